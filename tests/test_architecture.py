@@ -30,7 +30,7 @@ CLIENT_ORDER = [
     "async_client agent",
     "redis",
     "session",
-    "testing sse",
+    "testing sse revisions",
     "stores memory",
     "wire",
     "encryption",

@@ -23,6 +23,7 @@ from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
 from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
 from antiphon.redis.cells import prefix_of
+from antiphon.revisions import checked_label, revision_of
 from antiphon.session.async_session import AsyncSession
 from antiphon.session.listing import AsyncSessionList, list_query
 from antiphon.session.opening import opening_of
@@ -64,7 +65,8 @@ class Agent:
     ``antiphon.model.Limits``) says what a turn and a session may use; ``max_steps`` is its ``steps``. ``approval`` says
     which tool calls wait until somebody approves them: True, names of tools, or a function of the call. Its keywords
     are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. ``memory`` (an
-    ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. Other keywords
+    ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. ``label`` names its
+    ``revision`` for people; change it when the code of a tool changes. Other keywords
     (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not
     accepted: ``UsageError`` says where to set them.
     """
@@ -92,20 +94,19 @@ class Agent:
         approval_at_limit: AtLimit = "reject",
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] = (),
         memory: Memory | None = None,
+        label: str | None = None,
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
         _check_provider(provider)
         if not is_a(model, str) or not model:
             raise UsageError(f"model= must be the name of a model, not {model!r}.")
-        _check_text(name, "name")
-        _check_text(system, "system")
         if redis is not None and runtime is not None:
             raise UsageError("Give redis= or runtime=, not both.")
         if prefix is not None and redis is None:
             raise UsageError("prefix= only applies to Redis: give redis= as well, or leave prefix= out.")
         self.provider, self.model, self.redis = provider, model, redis
-        self.name, self.system = name, system
+        self.name, self.system = _text(name, "name"), _text(system, "system")
         self.tools = _tools(tools)
         self._prefix = prefix if prefix is None else prefix_of(prefix)
         self.store, self.window = _store(store), _window(window)
@@ -118,7 +119,7 @@ class Agent:
         self.caller_tools = declared_tools(caller_tools, self.tools)
         check_params(params)
         self.params = plain(params, "params")
-        self.memory, self._runtime = _memory(memory), runtime
+        self.memory, self.label, self._runtime = _memory(memory), checked_label(label), runtime
 
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name else ""
@@ -213,6 +214,21 @@ class Agent:
         return AsyncSessionList(
             lambda after, page: self.runtime.sessions(self.store, after, page), list_query(**which)
         )
+
+    @property
+    def revision(self) -> str:
+        """The agent's revision: a hash of everything that changes how it behaves, equal in every process.
+
+        It changes with the name, provider, model, parameters, system prompt, tools (their descriptions, schemas and
+        approval rules), window, limits, fallbacks, memory and ``label``. The queue, retries and time-outs do not
+        change it. Functions count by their names: change the ``label`` when only the code of a tool changes.
+
+        >>> agent.revision == Agent(provider="scripted", model="any", name="parrot").revision
+        True
+        >>> agent.revision == Agent(provider="scripted", model="any", name="parrot", label="v2").revision
+        False
+        """
+        return revision_of(self)
 
     def spec(self) -> AgentSpec:
         """Return the agent in the form that is sent with a turn. Raises ``UsageError`` if it cannot be sent.
@@ -348,9 +364,10 @@ def _memory(memory: Any) -> Memory | None:
     return checked_memory(memory)
 
 
-def _check_text(value: object, name: str) -> None:
+def _text(value: Any, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{name}= must be text, not {type(value).__name__}.")
+    return value
 
 
 def _fallbacks(fallback: Any) -> list[Any]:

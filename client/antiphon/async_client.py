@@ -34,13 +34,14 @@ from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.request import Travelling
 from antiphon.input.values import is_a, lifetime, page_of_last
 from antiphon.model import Message, Response, Status, decode_history
+from antiphon.redis.agents import AsyncAgents
 from antiphon.redis.all_events import AllEvents
 from antiphon.redis.archived import whole_snapshot
 from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
 from antiphon.redis.edits import found_in
-from antiphon.redis.erasure import Forgotten, OfUser, search, sessions_of_user
+from antiphon.redis.erasure import Forgotten, OfUser, messages_of_user, search, sessions_of_user
 from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
@@ -89,7 +90,7 @@ class AsyncClient:
     store or its URL, archived sessions are read whole before their next turn, and listed. ``max_connections``,
     ``timeout_seconds`` and ``retries`` apply to the connections to each server.
 
-    Use each client in one event loop only: ``await client.aclose()``, or ``async with``, closes its connections.
+    Use each client in one event loop only: ``aclose()``, or ``async with``, closes its connections.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")
@@ -345,6 +346,14 @@ class AsyncClient:
         """
         return AsyncSchedules(self.connections, session, tenant)
 
+    def agents(self) -> AsyncAgents:
+        """Return the agents of the workers by revision.
+
+        >>> [one.agent async for one in client.agents()]  # without those that travel with their turns
+        []
+        """
+        return AsyncAgents(self.connections)
+
     def webhooks(self, *, tenant: str | None = None) -> AsyncWebhooks:
         """Return the webhooks, perhaps of one tenant: URLs that workers tell of the ends of turns.
 
@@ -460,7 +469,7 @@ class AsyncClient:
                     continue
                 saved = {
                     "session_id": known,
-                    "messages": _of_user(saved["messages"], whose),
+                    "messages": messages_of_user(saved["messages"], whose),
                     "users": [whose],
                 }
             yield {"type": "session", **saved}
@@ -635,12 +644,6 @@ async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgo
         found.turns += await erase_turns(cell, tenant) or 0
     await search(cells, {*found.sessions}, tenant, found)
     return found
-
-
-def _of_user(messages: list[dict[str, Any]], user: str) -> list[dict[str, Any]]:
-    """Return the messages of all turns that the user has submitted or steered."""
-    turns = {one.get("turn_id") for one in messages if one.get("by") == user}
-    return [one for one in messages if one.get("turn_id") in turns or one.get("by") == user]
 
 
 async def _forget_user(client: AsyncClient, user: str, tenant: str | None) -> Forgotten:

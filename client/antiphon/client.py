@@ -9,6 +9,7 @@ async with AsyncClient("redis://localhost:6379/0") as client:
 from __future__ import annotations
 
 from antiphon.async_client import AsyncClient, SessionSnapshot
+from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
 from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
@@ -18,13 +19,14 @@ from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
-from antiphon.sync_client import Client, Facts, Schedules, Webhooks
+from antiphon.sync_client import Agents, Client, Facts, Schedules, Webhooks
 from antiphon.wire.cell import DEFAULT_QUEUE
 from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [
-    "DEFAULT_QUEUE", "AllEvents", "AsyncClient", "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Client",
-    "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent", "Forgotten", "Schedule", "Schedules",
-    "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
+    "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncClient", "AsyncFacts",
+    "AsyncSchedules", "AsyncWebhooks", "Client", "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent",
+    "Forgotten", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission",
+    "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
 ]  # fmt: skip

@@ -20,9 +20,11 @@ from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
 from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.resilience import checked_timeouts
+from antiphon.model.revisions import Revision
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.redis.search import SEARCH_CURSOR
 from antiphon.redis.titles import TITLES_CURSOR
+from antiphon.revisions import digest_of, revision_of
 from antiphon.stores.base import SessionStore
 from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
@@ -125,6 +127,8 @@ class App:
         self.search, self.titles = search, checked_titles(titles)
         self._note_turns()
         self.lacking: dict[str, list[str]] = {}
+        self.revisions: dict[str, Revision] = {}
+        self._memory = memory
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
@@ -165,8 +169,15 @@ class App:
         self._agents[known_as], self._approval[known_as] = spec, NONE if approval == NONE else approval
         self._known_stops(agent.limits)
         self.memories.add(agent, spec)
+        self.revisions[known_as] = self._revision(agent, spec)
         for tool in agent.tools:
             self._add_tool(tool)
+
+    def _revision(self, agent: Agent, spec: AgentSpec) -> Revision:
+        """The revision of an agent, with what the App adds to it."""
+        if not hasattr(agent, "label"):  # it is no Agent, and knows how to be sent with a turn
+            return Revision(digest_of(msgspec.to_builtins(spec)))
+        return Revision(revision_of(agent, memory=self._memory, limits=self._limits), agent.label)
 
     def _known_stops(self, limits: Limits | None) -> Limits | None:
         """Keep the functions of the stop conditions, and return the limits with their names."""

@@ -32,7 +32,7 @@ SECTIONS = {
     "Operation": {
         "top": ("top",),
         "explain": ("explain",),
-        "operation": ("workers", "queues", "failed", "requeue"),
+        "operation": ("workers", "agents", "queues", "failed", "requeue"),
         "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "export", "forget"),
     },
     "Getting started": {

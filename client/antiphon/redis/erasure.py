@@ -183,3 +183,9 @@ async def sessions_of_user(cells: Iterable[Cell], user: str, tenant: str | None)
         await one.run()
         found |= one.of_user
     return found
+
+
+def messages_of_user(messages: list[dict[str, Any]], user: str) -> list[dict[str, Any]]:
+    """Return the messages of all turns that the user has submitted or steered."""
+    turns = {one.get("turn_id") for one in messages if one.get("by") == user}
+    return [one for one in messages if one.get("turn_id") in turns or one.get("by") == user]

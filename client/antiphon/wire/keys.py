@@ -127,6 +127,8 @@ KINDS: tuple[Kind, ...] = (
          CONVERSATIONS_TTL),
     Kind("bucket", "bucket:{}", "hash", "a rate limit of a provider, model and key (a part of its hash): when the next "
          "call may start", "a minute after the last turn that waited for it"),
+    Kind("app", "app:{}", "string", "the revisions of an App's agents, by a hash of what the App has",
+         "31 days after the last worker with it"),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the wake-up key of a queue or a stopping worker, at most one entry",
@@ -227,6 +229,7 @@ class Keys:
     share = _Of()
     pace = _Of()
     held = _Of()
+    app = _Of()
     handed_out = _Of()
     bell = _Of()
     control = _Of()

@@ -105,6 +105,7 @@ class ClaimedTurn(Struct):
     lacking: str = ""  # digests of the Apps that lack what it needs
     decisions: Sequence[bytes] = ()  # what was decided while it was suspended
     steered: bool = False  # other turns may wait to steer it
+    app: str = ""  # the digest of the App on which it has begun
 
 
 class ForeignJob(NamedTuple):
@@ -223,7 +224,8 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         session_fields
     )
     (
-        request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, failing, spent,
+        request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, app, failing,
+        spent,
     ) = turn_fields  # fmt: skip
     session_id, turn_id = SessionId(text_of(session)), TurnId(text_of(turn))
     if (session_id.encode(), turn_id.encode()) != (session, turn):
@@ -234,7 +236,7 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         int(run), int(attempt), int(crashes), int(errors), int(step),
         text_of(queue), journal, history, length, summary, text_of(restored), text_of(refused),
         int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
-        text_of(untold), usage, text_of(lacking), decisions, steer == turn,
+        text_of(untold), usage, text_of(lacking), decisions, steer == turn, text_of(app),
     )  # fmt: skip
 
 

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from antiphon.client import AsyncFacts, AsyncSchedules, AsyncWebhooks, Fact, Schedule, TenantLimits, Webhook
+from antiphon.client import (
+    AgentRevision,
+    AsyncFacts,
+    AsyncSchedules,
+    AsyncWebhooks,
+    Fact,
+    Schedule,
+    TenantLimits,
+    Webhook,
+)
 from antiphon.input.options import given
 from antiphon.redis.deployment import QueueState, list_queues, list_workers
 from antiphon.session.work import options_of
@@ -219,6 +228,12 @@ class WorkerList(Struct):
     workers: list[WorkerRow]
 
 
+class AgentList(Struct):
+    """The agents of the workers, by name and revision."""
+
+    agents: list[AgentRevision]
+
+
 class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
     """The limits of a tenant. One that is left out, or null, is the default again."""
 
@@ -247,6 +262,16 @@ async def show_workers(call: Call[None, None]) -> WorkerList:
     return WorkerList(await list_workers(call.client.connections))
 
 
+@operation("GET", "/agents", right="admin")
+async def show_agents(call: Call[None, None]) -> AgentList:
+    """Read the agents of the workers by revision, and what runs on each
+
+    Only for keys of every session of every tenant.
+    """
+    call.caller.check_everywhere()
+    return AgentList([one async for one in call.client.agents()])
+
+
 @operation("GET", "/tenants/{tenant}/limits", right="admin")
 async def show_limits(call: Call[None, None]) -> TenantLimits:
     """Read the limits of a tenant; null is unlimited"""
@@ -270,5 +295,5 @@ OPERATIONS = [
     list_facts, add_fact, edit_fact, delete_fact,
     list_schedules, list_schedules_of_session, set_schedule, pause_schedule, resume_schedule, delete_schedule,
     list_webhooks, set_webhook, delete_webhook,
-    show_queues, show_workers, show_limits, set_limits,
+    show_queues, show_workers, show_agents, show_limits, set_limits,
 ]  # fmt: skip

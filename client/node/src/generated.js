@@ -105,6 +105,7 @@ export const OPERATIONS = {
   delete_webhook: {"method": "DELETE", "route": "/webhooks/{webhook}", "body": false, "query": []},
   show_queues: {"method": "GET", "route": "/queues", "body": false, "query": []},
   show_workers: {"method": "GET", "route": "/workers", "body": false, "query": []},
+  show_agents: {"method": "GET", "route": "/agents", "body": false, "query": []},
   show_limits: {"method": "GET", "route": "/tenants/{tenant}/limits", "body": false, "query": []},
   set_limits: {"method": "PUT", "route": "/tenants/{tenant}/limits", "body": true, "query": []},
   make_token: {"method": "POST", "route": "/sessions/{session}/tokens", "body": true, "query": []},

@@ -746,6 +746,19 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
+/** The agents of the workers, by name and revision. */
+export interface AgentList {
+  agents: AgentRevision[];
+}
+/** A revision of an agent. ``workers`` have it now; without any it is listed because turns still need it. */
+export interface AgentRevision {
+  agent: string;
+  revision: string;
+  label?: string | null;
+  workers?: string[];
+  running?: number;
+  turns?: number;
+}
 /** How many turns a tenant may have in one Redis. None is no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
@@ -962,6 +975,8 @@ export interface Operations {
   show_queues: { asked: {}; answer: QueueList };
   /** Read the live worker processes and their turns */
   show_workers: { asked: {}; answer: WorkerList };
+  /** Read the agents of the workers by revision, and what runs on each */
+  show_agents: { asked: {}; answer: AgentList };
   /** Read the limits of a tenant; null is unlimited */
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
   /** Set all limits of a tenant; they apply at once to every client and worker */

@@ -335,6 +335,7 @@ export interface Submit {
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -346,7 +347,6 @@ export interface Submit {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
-  user?: string | null;
   ttl?: number | null;
   params?: JsonObject;
   tenant?: string | null;
@@ -430,6 +430,7 @@ export interface Edit {
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -441,7 +442,6 @@ export interface Edit {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
-  user?: string | null;
   params?: JsonObject;
 }
 /** The options of the turn that answers the last question again. */
@@ -449,6 +449,7 @@ export interface Regenerate {
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -460,7 +461,6 @@ export interface Regenerate {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
-  user?: string | null;
   params?: JsonObject;
 }
 /** ``status`` selects turns that have it when they are read. */
@@ -667,6 +667,7 @@ export interface SetSchedule {
   tz?: string;
   timeout?: number | null;
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -675,7 +676,6 @@ export interface SetSchedule {
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
-  user?: string | null;
   params?: JsonObject;
   tenant?: string | null;
 }
@@ -746,6 +746,19 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
+/** The agents of the workers, by name and revision. */
+export interface AgentList {
+  agents: AgentRevision[];
+}
+/** A revision of an agent. ``workers`` have it now; without any it is listed because turns still need it. */
+export interface AgentRevision {
+  agent: string;
+  revision: string;
+  label?: string | null;
+  workers?: string[];
+  running?: number;
+  turns?: number;
+}
 /** How many turns a tenant may have in one Redis. None is no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
@@ -776,6 +789,8 @@ export interface TurnOptions {
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   /** a JSON object that is kept with the turn; models do not see it */
   metadata?: JsonObject;
+  /** the name of the user that the turn is of, to export and erase; models do not see it */
+  user?: string | null;
   /** which turns of the tenant run first */
   priority?: "high" | "low" | "normal" | null;
   /** client-side tools: the turn suspends until the client returns their results */
@@ -794,8 +809,6 @@ export interface TurnOptions {
   key?: string | null;
   /** time in seconds until the turn may run */
   delay?: number | null;
-  /** the name of the user that the turn is of, to export and erase; models do not see it */
-  user?: string | null;
   /** how long the session is kept after its last turn, in seconds; none (null) is for ever */
   ttl?: number | null;
   /** parameters of the model, such as temperature */
@@ -961,6 +974,8 @@ export interface Operations {
   show_queues: { asked: {}; answer: QueueList };
   /** Read the live worker processes and their turns */
   show_workers: { asked: {}; answer: WorkerList };
+  /** Read the agents of the workers by revision, and what runs on each */
+  show_agents: { asked: {}; answer: AgentList };
   /** Read the limits of a tenant; null is unlimited */
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
   /** Set all limits of a tenant; they apply at once to every client and worker */

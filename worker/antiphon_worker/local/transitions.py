@@ -202,7 +202,7 @@ class Transitions(SessionTransitions):
         record.drop(
             "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
             "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
-            "session_usage", "own_usage", "lacking", "waited", "offered_at",
+            "session_usage", "own_usage", "lacking", "waited", "offered_at", "app",
         )  # fmt: skip
         turn.journal = record.get("steered", b"").splitlines()
         begun = session.record.begin(now, turn.id)
@@ -302,7 +302,7 @@ class Transitions(SessionTransitions):
         seq = self._publish(session, now, event)
         record.setdefault("first_seq", str(seq).encode())
         record.setdefault("started_at", str(now).encode())
-        record.put(status="running", worker=worker, execution=fence)
+        record.put(status="running", worker=worker, execution=fence, app=record.text("app") or claim.app)
         return turn
 
     def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
@@ -447,6 +447,8 @@ class Transitions(SessionTransitions):
         record.put(given_back=fence)
         if lacking:
             record.put(lacking=lacking)
+            if (begun_by := record.text("app")) and begun_by in lacking:
+                record.drop("app")
         session.let_go()
         self._retry(turn, now, delay_ms, reason.decode(), code, service)
         if cause != "drain" and record.text("failing").partition(" ")[0] != record.text("step"):

@@ -23,6 +23,7 @@ from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.resilience import AskedLimits
+from antiphon_worker.rq.presence import AppParts
 from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.alone")
@@ -44,7 +45,7 @@ async def run_one_turn(
     """
     cell = open_cell()
     try:
-        claim = _Claim(cell, settings, worker, turn_id)
+        claim = _Claim(cell, settings, worker, turn_id, app)
         turn = await claim.ask()
         if turn is None:
             return None
@@ -83,7 +84,7 @@ async def run_turn_alone(
     """
     cell = open_cell()
     try:
-        claim = _Claim(cell, settings, worker, turn_id)
+        claim = _Claim(cell, settings, worker, turn_id, app)
         turn = await _patiently(claim, stopping)
         if turn is not None:
             keeper = _keeper(open_cell, worker, settings)
@@ -95,8 +96,9 @@ async def run_turn_alone(
 class _Claim:
     """The claim of one turn. A repetition with the same token returns the first answer."""
 
-    def __init__(self, cell: Cell, settings: Settings, worker: str, turn_id: TurnId) -> None:
+    def __init__(self, cell: Cell, settings: Settings, worker: str, turn_id: TurnId, app: App) -> None:
         self._cell = cell
+        self._app = AppParts.of_app(cell.keys.prefix, app).digest()
         self._lease = settings.lease
         self._worker = worker
         self._turn_id = turn_id
@@ -104,7 +106,8 @@ class _Claim:
 
     async def ask(self) -> ClaimedTurn | None:
         claims = await self._cell.claim(
-            self._worker, self._token, lease_ms=int(self._lease * 1000), limit=1, queues=[], only=self._turn_id
+            self._worker, self._token, lease_ms=int(self._lease * 1000), limit=1, queues=[], only=self._turn_id,
+            app=self._app,
         )  # fmt: skip
         return claims.turns[0] if claims.turns else None
 

@@ -99,7 +99,7 @@ class TurnRunner:
 
     @cached_property
     def parts(self) -> AppParts:
-        return AppParts.of(self.cell.keys.prefix, **self.app.parts())
+        return AppParts.of_app(self.cell.keys.prefix, self.app)
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""

@@ -87,9 +87,8 @@ class Worker:
         1. stop taking turns  2. let turns finish until the deadline  3. stop the rest at a safe point, then at once
         4. give them back  5. stop renewing and publishing  6. close the connections
         """
-        cell = self._open_cell()
-        observer = observer_of(self.settings, cell.name)
-        watch_redis(cell, observer)
+        cell, settings = self._open_cell(), self.settings
+        watch_redis(cell, observer := observer_of(settings, cell.name))
         feed, publisher, gate = LiveFeed(cell.redis), Publisher(cell), RateLimits(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
         cells = self._open_cells() if len(self.settings.cell_urls) > 1 else Cells([cell])
@@ -102,7 +101,7 @@ class Worker:
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
-            cell, self.name, self.settings.queues, runner.parts.encoded(),
+            cell, self.name, self.settings.queues, runner.parts,
             lambda: consumer.busy, consumer.running, lambda: runner.ended, lambda: (runner.tokens, publisher.lag),
         )  # fmt: skip
         try:
@@ -118,7 +117,8 @@ class Worker:
                     start(Scheduler(cell).run, "scheduler"), start(lambda: Deliverer(cell).run(), "deliverer"),
                     start(Eraser(cell).run, "eraser"), *[start(one, "indexer") for one in self._indexers(cells, gate)],
                 ]  # fmt: skip
-                taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
+                taking = [start(lambda: _take(presence, consumer), "consumer")]
+                taking.append(start(Reaper(cell, settings).run, "reaper"))
                 if (archive := runner.archive) is not None:
                     taking.append(start(lambda: Archiver(self._open_cell(), archive).run(), "archiver"))
                 self._say_that_it_begins()
@@ -206,6 +206,12 @@ class Worker:
 
     def _open_cells(self) -> Cells:
         return open_cells(self.settings.cell_urls, prefix=self.settings.prefix)
+
+
+async def _take(presence: Presence, consumer: Consumer) -> None:
+    """Take turns as soon as Redis knows which revisions they begin on."""
+    await presence.advertised.wait()
+    await consumer.run()
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

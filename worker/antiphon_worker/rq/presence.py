@@ -8,10 +8,10 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -19,14 +19,19 @@ from redis.exceptions import RedisError
 
 from antiphon.errors import StoreUnavailable
 from antiphon.input.request import AgentSpec
+from antiphon.model.revisions import Revision
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.workers import FIELD
 
+if TYPE_CHECKING:
+    from antiphon_worker.app import App
+
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 1.0
 TTL_SECONDS = 60
+TELL_SECONDS, APP_TTL_SECONDS = 3600, 31 * 86400  # longer than any turn may be suspended
 MOST_SHOWN = 20  # shown turns of one worker, so that a worker with thousands of turns costs no more
 
 
@@ -38,7 +43,7 @@ class Presence:
         cell: Cell,
         worker: str,
         queues: tuple[str, ...],
-        parts: bytes,
+        app: AppParts,
         busy: Callable[[], int],
         running: Callable[[], list[tuple[str, str]]],
         ended: Callable[[], tuple[int, int, float]],
@@ -52,7 +57,9 @@ class Presence:
         self._shown: dict[tuple[str, str], float] = {}  # those in RQ's records, and since when
         self._ended = ended  # finished turns, failed turns, and the seconds of both
         self._load = load  # tokens of attempts that have ended, and how many seconds late events are
-        self._parts = parts  # what the worker's App has
+        self._app = app
+        self._told_at: float | None = None  # since when Redis has the revisions of the App
+        self.advertised = asyncio.Event()
         self._address = ""
         self._birth = _now()
 
@@ -88,7 +95,7 @@ class Presence:
             mapping={
                 "birth": self._birth, "last_heartbeat": _now(), "queues": ",".join(self._queues), "pid": os.getpid(),
                 "hostname": socket.gethostname(), "ip_address": self._address, "version": "antiphon",
-                "python_version": platform.python_version(), "state": state, FIELD: self._parts,
+                "python_version": platform.python_version(), "state": state, FIELD: self._app.encoded(),
                 "current_job": running[0][0] if running else "",  # for versions of RQ without an index of executions
                 "successful_job_count": finished, "failed_job_count": failed, "total_working_time": seconds,
                 "ant_tokens": tokens, "ant_lag": f"{lag:.4f}",
@@ -100,10 +107,17 @@ class Presence:
             pipe.sadd(rq_key("rq_workers_of", queue), key)
             pipe.sadd(rq_key("rq_queues"), rq_key("rq_queue", queue))
         self._show(pipe, running)
+        now = time.monotonic()
+        if tells := self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            key, known = self._cell.keys.app(self._app.digest()), msgspec.json.encode(self._app.revisions)
+            pipe.set(key, known, ex=APP_TTL_SECONDS)
         try:
             await pipe.execute()
         except (RedisError, OSError):
             return  # the consumer logs that Redis is unreachable; the next beat makes up for this one
+        if tells:
+            self._told_at = now
+            self.advertised.set()
 
     def _show(self, pipe: Any, running: list[tuple[str, str]]) -> None:
         """Write RQ's index of what this worker executes, and a record of each."""
@@ -159,6 +173,7 @@ class AppParts(Struct, omit_defaults=True):
 
     ``calls`` are the other tools of the agents: calls that have waited for a decision need them. ``models`` are those
     that agents that come with turns may name, None for any. ``more`` is true where names were left out.
+    ``revisions`` are those of the agents, by name.
     """
 
     prefix: str
@@ -169,6 +184,7 @@ class AppParts(Struct, omit_defaults=True):
     calls: list[str] = field(default_factory=list)
     models: list[str] | None = None
     more: bool = False
+    revisions: dict[str, Revision] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -180,12 +196,19 @@ class AppParts(Struct, omit_defaults=True):
         stops: Collection[str],
         calls: Collection[str] = (),
         models: Collection[str] | None = None,
+        revisions: Mapping[str, Revision] | None = None,
     ) -> AppParts:
         """Return the parts with at most ``MOST_NAMES`` of each kind."""
         kinds = [sorted(names) for names in (agents, tools, providers, stops, calls)]
         named = None if models is None else sorted(models)[:MOST_NAMES]
         more = any(len(names) > MOST_NAMES for names in (*kinds, models or ()))
-        return cls(prefix, *(names[:MOST_NAMES] for names in kinds), models=named, more=more)
+        known = dict(sorted((revisions or {}).items())[:MOST_NAMES])
+        return cls(prefix, *(names[:MOST_NAMES] for names in kinds), models=named, more=more, revisions=known)
+
+    @classmethod
+    def of_app(cls, prefix: str, app: App) -> AppParts:
+        """Return the parts of an App."""
+        return cls.of(prefix, **app.parts(), revisions=app.revisions)
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)

@@ -79,7 +79,7 @@ local function take(turn, f) -- @often
   hold(session, s[2], fence)
   f.execution, f.worker, f.started_at = fence, worker, tonumber(f.started_at or '') and f.started_at or now
   redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', attempt, 'first_seq', f.first_seq or seq,
-    'started_at', f.started_at, 'worker', worker, 'execution', fence)
+    'started_at', f.started_at, 'worker', worker, 'execution', fence, 'app', (f.app or '') ~= '' and f.app or app)
   rq_view(turn, 'running', now, nil, f)
   turns[#turns + 1] = load(session, turn, now)
 end

@@ -16,6 +16,8 @@ local now, delay = now_ms(), tonumber(delay_ms)
 redis.call('ZREM', key_active(), session)
 redis.call('HSET', key_turn(turn), 'given_back', fence)
 if lacking ~= '' then redis.call('HSET', key_turn(turn), 'lacking', lacking) end
+local begun_by = lacking ~= '' and redis.call('HGET', key_turn(turn), 'app') or ''
+if begun_by ~= '' and string.find(lacking, begun_by, 1, true) then redis.call('HDEL', key_turn(turn), 'app') end
 let_go(session)
 retry(session, turn, now, delay, reason, code, service)
 for _, worker in ipairs(workers) do ring(worker) end

@@ -1,0 +1,110 @@
+"""Lists the agents of a cell's workers by their revisions, and the turns that run on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import CorruptRecord
+from antiphon.model.revisions import Revision
+from antiphon.text import text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked
+from antiphon.wire.keys import rq_key
+from antiphon.wire.lists.reading import fields_of, workers_of
+from antiphon.wire.lists.workers import FIELD
+
+PAGE = 1000  # sessions that one round trip looks at
+
+
+class Advertised(Struct):
+    """The revisions of a worker's agents by name, from its record."""
+
+    prefix: str = ""
+    revisions: dict[str, Revision] = field(default_factory=dict)
+
+
+class BegunTurn(Struct):
+    """A turn that has begun and not ended, and the agent and revision that it runs on, where they can be known."""
+
+    turn_id: str
+    session_id: str
+    status: str
+    agent: str
+    revision: str
+
+
+async def advertised(cell: Cell) -> dict[str, Mapping[str, Revision]]:
+    """Return the revisions of each live worker of this prefix, by the worker's name. Raises ``StoreError``."""
+    names = await workers_of(cell)
+    records = await fields_of(cell, (rq_key("rq_worker", name) for name in names), FIELD)
+    found: dict[str, Mapping[str, Revision]] = {}
+    for name, (record,) in zip(names, records, strict=True):
+        with suppress(msgspec.MsgspecError, UnicodeError):
+            one = msgspec.json.decode(record or b"", type=Advertised)
+            if one.prefix == cell.keys.prefix:
+                found[name] = one.revisions
+    return found
+
+
+async def revisions_of_app(cell: Cell, digest: str) -> dict[str, Revision] | None:
+    """Return the revisions of an App by its hash, or None if no worker has had it for a month.
+
+    Raises ``StoreError``.
+    """
+    found: bytes | None = await asked(cell.redis.get(cell.keys.app(digest)))
+    if found is None:
+        return None
+    try:
+        return msgspec.json.decode(found, type=dict[str, Revision])
+    except (msgspec.MsgspecError, UnicodeError) as exc:
+        raise CorruptRecord(f"The revisions of an App cannot be read: {exc}.") from exc
+
+
+_FIELDS = ("status", "session", "started_at", "agent", "app")
+
+
+async def begun_turns(cell: Cell) -> list[BegunTurn]:
+    """Return the turns of a cell that have begun and not ended. Raises ``StoreError``."""
+    apps: dict[str, Mapping[str, Revision]] = {}
+    found: list[BegunTurn] = []
+    turns = [text_of(turn) for turn in await asked(cell.redis.zrange(cell.keys.aside, 0, -1))]
+    first = 0
+    while sessions := await asked(cell.redis.zrange(cell.keys.active, first, first + PAGE - 1)):
+        pipe = cell.redis.pipeline(transaction=False)
+        for session in sessions:
+            pipe.lindex(cell.keys.inbox(text_of(session)), 0)
+        heads = await asked(pipe.execute(raise_on_error=False))
+        turns += [text_of(head) for head in heads if isinstance(head, bytes)]
+        first += PAGE
+    for at in range(0, len(turns), PAGE):
+        page = turns[at : at + PAGE]
+        rows = await fields_of(cell, map(cell.keys.turn, page), *_FIELDS)
+        agents = await fields_of(cell, (cell.keys.session(text_of(row[1])) for row in rows), "agent")
+        for turn, row, (agent,) in zip(page, rows, agents, strict=True):
+            status, session, began, own, app = row
+            if session and began:
+                name = _agent_name(cell, text_of(session), own or agent)
+                revision = await _revision(cell, text_of(app), name, apps) if app else ""
+                found.append(BegunTurn(turn, text_of(session), text_of(status), name, revision))
+    return found
+
+
+async def _revision(cell: Cell, app: str, agent: str, apps: dict[str, Mapping[str, Revision]]) -> str:
+    if app not in apps:
+        apps[app] = await revisions_of_app(cell, app) or {}
+    known = apps[app]
+    one = known.get(agent) if agent else next(iter(known.values())) if len(known) == 1 else None
+    return one.id if one else ""
+
+
+def _agent_name(cell: Cell, session: str, stored: bytes | None) -> str:
+    """The name of an agent that is stored as its name or as a whole; '' without one, or if it cannot be opened."""
+    with suppress(CorruptRecord, msgspec.MsgspecError, UnicodeError):
+        found: Any = msgspec.json.decode(cell.seal.open(session, "agent", stored or b"") or b"null")
+        return found if isinstance(found, str) else found.get("name") or "" if isinstance(found, dict) else ""
+    return ""
