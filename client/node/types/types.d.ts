@@ -870,6 +870,7 @@ export interface EventFields {
   history_rewound: { message_id: string; kept: number };
   variables_changed: { variables: JsonObject };
   session_forked: { fork_id: string };
+  session_titled: { title: string; usage: Partial<Usage> };
   session_closed: { reason: string };
 }
 export type EventType = keyof EventFields;

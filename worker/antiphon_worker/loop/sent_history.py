@@ -114,7 +114,9 @@ class SentHistory:
             return VisibleHistory([], part.start, new)
         begin, messages = self._loaded.start, self._loaded.messages
         earlier = await self._loaded.read(part.start, begin) if part.start < begin else []
-        return VisibleHistory([*self._head(new), *earlier, *messages[max(part.start - begin, 0) :]], part.start, new)
+        return VisibleHistory(
+            [*self._head(new), *earlier, *messages[max(part.start - begin, 0) :]], part.start, new
+        )
 
     def _head(self, new: SavedSummary | None) -> list[Message]:
         """Return the summary that the model receives: a new one, or else the session's."""
