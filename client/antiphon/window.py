@@ -86,8 +86,8 @@ class Summary(Window, frozen=True, kw_only=True, omit_defaults=False):
     The model receives the summary and the turns after it. The stored history stays complete. ``instructions`` are
     added to the request for the summary, such as ``"Keep all order numbers."``. A summary costs one more model call
     before the answer, which counts in the ``usage`` of the turn's response. It is saved when the turn finishes; if the
-    turn is retried before its first tool call, it is written again. If the call fails, the turn continues with the messages that a ``Window``
-    would send.
+    turn is retried before its first tool call, it is written again. If the call fails, the turn continues with the
+    messages that a ``Window`` would send.
     """
 
     turns: int | None = None

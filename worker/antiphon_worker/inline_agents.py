@@ -16,9 +16,9 @@ Names: TypeAlias = Iterable[str] | Literal["any"]
 ORDINARY = frozenset(
     {
         "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_output_tokens", "max_tokens",
-        "min_p", "parallel_tool_calls", "presence_penalty", "prompt_cache_key", "reasoning", "reasoning_effort",
-        "repetition_penalty", "safety_identifier", "seed", "stop", "stop_sequences", "temperature", "thinking",
-        "timeout", "top_k", "top_logprobs", "top_p", "user", "verbosity",
+        "min_p", "parallel_tool_calls", "presence_penalty", "prompt_cache", "prompt_cache_key", "reasoning",
+        "reasoning_effort", "repetition_penalty", "safety_identifier", "seed", "stop", "stop_sequences",
+        "temperature", "thinking", "timeout", "top_k", "top_logprobs", "top_p", "user", "verbosity",
     }
 )  # fmt: skip
 """Parameters that change how a model answers, but not the model, its instructions or its tools."""

@@ -30,8 +30,9 @@ from antiphon.events import (
     TurnSteered,
     TurnSuspended,
 )
-from antiphon.input.ids import turn_id
-from antiphon.model import TERMINAL, Wait
+from antiphon.input.ids import SessionId, turn_id
+from antiphon.model import TERMINAL, Usage, Wait
+from antiphon.redis.edits import found_in
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
@@ -140,9 +141,10 @@ class _Teller:
     def stepped(self, event: StepFinished) -> None:
         used = event.usage
         cost = "" if used.cost is None else f", ${used.cost:.4g}"
+        cached = f" ({used.cached:.0%} cached)" if used.cached_input_tokens else ""
         self._say(
-            f"Model call {event.step} ({event.model or 'model'}) answered: {counted(used.input_tokens, 'token')} in, "
-            f"{used.output_tokens:,} out{cost}; it stopped for {event.stop_reason}."
+            f"Model call {event.step} ({event.model or 'model'}) answered: {counted(used.input_tokens, 'token')} in"
+            f"{cached}, {used.output_tokens:,} out{cost}; it stopped for {event.stop_reason}."
         )
         if event.rejected:
             self._say("The answer did not match its schema: the model is asked again.", "yellow")
@@ -280,15 +282,19 @@ async def _told(client: AsyncClient, turn: str) -> _Told:
     cell = client.connections.cell_of_turn(known)
     record = await cell.turn(known)
     story = story_of(await turn_log(cell, record), await cell.server_ms())
-    return _Told(record, turn_info(record), runs_of(record), story, await unserved(cell, known))
+    info = turn_info(record)
+    session = await found_in(cell, SessionId(info.session_id))
+    return _Told(record, info, runs_of(record), story, await unserved(cell, known), session.value("usage"))
 
 
 class _Told:
     """What is known of a turn."""
 
     def __init__(
-        self, record: TurnRecord, info: TurnInfo, runs: list[TurnRun], story: Story, hint: str
-    ) -> None:
+        self, record: TurnRecord, info: TurnInfo, runs: list[TurnRun], story: Story, hint: str,
+        session_usage: Usage | None,
+    ) -> None:  # fmt: skip
+        self._session_usage = session_usage
         self._info = info
         self._runs = runs
         self._story = story
@@ -307,7 +313,7 @@ class _Told:
             "tenant": self._tenant, "user": info.user, "agent": info.agent, "run": info.run, "attempt": info.attempt,
             "worker": self._worker, "crashes": self._crashes, "errors": self._errors, "created": info.created,
             "started": info.started, "ended": info.ended, "code": info.code, "error": info.error,
-            "usage": info.usage, "seconds": self._story.seconds,
+            "usage": info.usage, "session_usage": self._session_usage, "seconds": self._story.seconds,
             "story": [{"at": one.at, "text": one.text} for one in self._story.sentences],
         }  # fmt: skip
 
@@ -347,7 +353,12 @@ class _Told:
 
     def _next(self, paint: Paint) -> None:
         """List the available actions."""
-        info = self._info
+        info, used = self._info, self._session_usage
+        if used is not None and used.input_tokens:
+            tokens = counted(used.input_tokens, "token")
+            print(
+                f"Its session has sent {tokens} so far; the services read {used.cached:.0%} of them from a cache."
+            )
         if self._crashes or self._errors:
             died, failed = counted(self._crashes, "time"), counted(self._errors, "time")
             print(f"Its workers died {died}, and its model service failed {failed}.")

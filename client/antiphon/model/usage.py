@@ -38,6 +38,15 @@ class Usage(Struct, omit_defaults=True):
         return self.input_tokens + self.output_tokens
 
     @property
+    def cached(self) -> float:
+        """The share of the input that the service read from its cache, from 0 to 1.
+
+        >>> Usage(input_tokens=900, cached_input_tokens=600).cached
+        0.6666666666666666
+        """
+        return self.cached_input_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    @property
     def without_price(self) -> int:
         """The tokens of models without a price."""
         return self.tokens if self.cost is None else self.unpriced_tokens

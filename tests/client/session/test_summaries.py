@@ -105,8 +105,28 @@ def test_a_tool_call_stays_with_its_result(runtime):
         results = [result.call_id for message in request.messages for result in message.tool_results]
         assert calls == results
     assert model.summaries
-    assert {request.params["tool_choice"] for request in model.summaries} == {"none"}
+    assert not any("tool_choice" in request.params for request in model.summaries)
     assert [spec.name for spec in model.summaries[0].tools] == ["look"]
+
+
+def test_a_model_that_calls_a_tool_instead_of_a_summary_is_asked_again_without_tools(runtime):
+    @tool
+    def look(at: str) -> str:
+        return f"{at} is there"
+
+    def reply(request):
+        if not wants_summary(request):
+            return "Fine."
+        choices.append(request.params.get("tool_choice"))
+        return "It began." if choices[-1] == "none" else tool_call("look", at="home")
+
+    choices = []
+    lines = script(reply, repeat=True)
+    runtime.use(lines)
+    session = runtime.agent(window=Summary(turns=4), tools=[look]).session()
+    talk(session, *range(6))
+    assert choices == [None, "none"]
+    assert session.to_dict()["summary"]["text"] == "It began."
 
 
 def test_a_fork_begins_with_the_summary_and_goes_its_own_way(runtime, model):

@@ -135,7 +135,7 @@ async def test_a_long_history_is_summed_up_in_portions_that_the_window_could_hol
         assert estimated_tokens(body) <= 1_000
 
 
-async def test_the_summary_is_asked_for_as_the_conversation_went_but_without_tools_being_called():
+async def test_the_summary_is_asked_for_as_the_conversation_went():
     @tool
     def look(at: str) -> str:
         return at
@@ -152,7 +152,7 @@ async def test_the_summary_is_asked_for_as_the_conversation_went_but_without_too
     (request,) = played.lines.requests
     assert (request.model, request.system, request.output) == ("the-model", "Be kind.", None)
     assert [spec.name for spec in request.tools] == ["look"]
-    assert request.params == {"temperature": 0.5, "tool_choice": "none"}
+    assert request.params == {"temperature": 0.5}
     assert request.messages[:-1] == played.history[: played.start]
     assert request.messages[-1].text.endswith("Keep all order numbers.")
     assert played.usage == Usage(7, 3)
@@ -160,20 +160,20 @@ async def test_the_summary_is_asked_for_as_the_conversation_went_but_without_too
 
 
 @pytest.mark.parametrize(
-    "answered",
+    ("answered", "calls"),
     [
-        ProviderOverloaded(),
-        ["The first words", ProviderOverloaded()],
-        RuntimeError("a broken provider"),
-        tool_call("look"),
-        ["Let me look.", tool_call("look")],
-        Refusal("No."),
-        "  ",
-        answer("cut", stop_reason="content_filter"),
+        (ProviderOverloaded(), 1),
+        (["The first words", ProviderOverloaded()], 1),
+        (RuntimeError("a broken provider"), 1),
+        (tool_call("look"), 2),
+        (["Let me look.", tool_call("look")], 2),
+        (Refusal("No."), 1),
+        ("  ", 1),
+        (answer("cut", stop_reason="content_filter"), 1),
     ],
     ids=["error", "broken off", "bug", "call", "text and call", "refusal", "empty", "filtered"],
 )
-async def test_a_summary_that_fails_leaves_the_turns_out_and_the_next_one_has_them(answered, caplog):
+async def test_a_summary_that_fails_leaves_the_turns_out_and_the_next_one_has_them(answered, calls, caplog):
     failing = True
 
     def sometimes(request):
@@ -188,9 +188,9 @@ async def test_a_summary_that_fails_leaves_the_turns_out_and_the_next_one_has_th
     assert shown.summary is None
     (line,) = caplog.records
     assert "session s: no summary could be written" in line.getMessage()
-    assert len(played.lines.requests) == 1
+    assert len(played.lines.requests) == calls
     await played.ask(a_turn(6))
-    assert len(played.lines.requests) == 1, "it is not tried again with every turn"
+    assert len(played.lines.requests) == calls, "it is not tried again with every turn"
     failing = False
     for number in range(7, 10):
         shown = await played.ask(a_turn(number))

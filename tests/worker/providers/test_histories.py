@@ -6,6 +6,7 @@ import pytest
 from support.services.conversation import KINDS, request, sent
 
 from antiphon.model import Item, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, decode_message
+from antiphon_worker.providers.openai_chat.provider import chat_call
 
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
 REASONING = {
@@ -199,9 +200,29 @@ async def test_a_custom_tool_call_goes_back_as_one():
     ]
 
 
-async def test_chat_reasoning_goes_back_only_while_its_turn_goes_on():
+async def test_chat_reasoning_goes_back_unchanged_in_later_turns():
     history = [*TURNS["openai-chat"], by("openai-chat", Text("It rains.")), Message.user("Thanks")]
-    assert "reasoning_content" not in str(await sent("openai-chat", request(*history)))
+    during = (await sent("openai-chat", request(*TURNS["openai-chat"])))["messages"]
+    later = (await sent("openai-chat", request(*history)))["messages"]
+    assert "reasoning_content" in str(during)
+    assert later[: len(during)] == during
+
+
+async def test_a_server_that_rejects_earlier_reasoning_gets_that_of_the_turn_alone():
+    history = [*TURNS["openai-chat"], by("openai-chat", Text("It rains.")), Message.user("Thanks")]
+
+    def reasoning_in(messages):
+        asked = request(*messages)
+        call = chat_call(
+            asked, "openai-chat", limit_name="max_tokens", include_usage=True, earlier_reasoning=False
+        )
+        return b"reasoning_content" in call.body
+
+    assert reasoning_in(TURNS["openai-chat"])
+    assert not reasoning_in(history)
+
+
+async def test_encrypted_details_of_reasoning_go_back_in_later_turns():
     details = {
         "type": "reasoning_details",
         "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}],

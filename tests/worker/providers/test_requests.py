@@ -324,14 +324,15 @@ async def test_what_stays_the_same_is_marked_for_the_cache():
     body = await sent("anthropic", request(*history, system="S", tools=[TOOL]))
     assert body["system"][-1]["cache_control"] == {"type": "ephemeral"}
     assert "cache_control" not in body["tools"][-1]
-    assert [("cache_control" in m["content"][-1]) for m in body["messages"]] == [False, False, True]
+    assert [("cache_control" in m["content"][-1]) for m in body["messages"]] == [True, False, True]
     longer = {"type": "ephemeral", "ttl": "1h"}
     body = await sent("anthropic", request(*history, params={"cache_control": longer}, tools=[TOOL]))
     assert (
         body["tools"][-1]["cache_control"] == longer == body["messages"][-1]["content"][-1]["cache_control"]
     )
-    body = await sent("anthropic", request(*history, system="S", params={"cache_control": False}))
-    assert "cache_control" not in str(body)
+    for off in ({"cache_control": False}, {"prompt_cache": False}):
+        body = await sent("anthropic", request(*history, system="S", params=off))
+        assert "cache" not in str(body)
 
 
 @pytest.mark.parametrize("kind", KINDS)

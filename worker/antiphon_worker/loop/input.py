@@ -46,7 +46,7 @@ class LoopInput(Struct):
     history and the new messages, and are not stored. ``tools`` and ``caller_tools`` are the tools that the model may
     call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
-    uses, and knows its limits.
+    uses, and knows its limits. ``cache_key`` is the same for all calls of the session.
     """
 
     model: str
@@ -66,6 +66,7 @@ class LoopInput(Struct):
     caller_tools: Sequence[CallerTool] = ()
     max_tool_calls: int | None = None
     rules: Rules = Rules()
+    cache_key: str = ""
 
     @property
     def offered(self) -> list[ToolSpec]:

@@ -328,8 +328,8 @@ class _Loop:
             tools=inp.offered,
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
             params=unforced(self.model.params) if self.steps else self.model.params,
-            gate=inp.gate,
-        )
+            gate=inp.gate, cache_key=inp.cache_key,
+        )  # fmt: skip
 
     def _finish_at_limit(self, last: Step | None, reached: AgentError) -> LoopResult:
         if last is None:

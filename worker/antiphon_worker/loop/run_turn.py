@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from hashlib import sha256
 from types import TracebackType
 from typing import Any
 
@@ -84,6 +85,7 @@ async def _run(
     decisions: Mapping[str, Decision] | None,
 ) -> TurnResult | Suspended:
     with within(context.session_id, context.turn_id):
+        inp.cache_key = sha256(context.session_id.encode()).hexdigest()[:32]
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         history = SentHistory(provider, inp, loaded, writer)
         inp.history = await history.select(journal.entries)

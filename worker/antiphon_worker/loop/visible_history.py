@@ -23,8 +23,9 @@ from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import answered
 from antiphon_worker.loop.steps import Journal
 from antiphon_worker.loop.toolbox import is_stop
-from antiphon_worker.providers.base import Increment, ModelRequest, Provider
+from antiphon_worker.providers.base import Increment, ModelRequest, Provider, StepResult
 from antiphon_worker.providers.http.limits import HeldBack
+from antiphon_worker.resilience import unforced
 
 NO_RESULT = "The result of this call is unknown."
 
@@ -77,7 +78,8 @@ INSTRUCTION = (
     "Write a summary of our conversation so far, in its language and in at most {words} words. It will take the place"
     " of these messages: you will be shown the summary and what is said after it, and nothing else. Keep what later"
     " answers may need: what I want and have told you, names, numbers and decisions, what the tools found and did,"
-    " and what is still open. Write the summary alone, without an answer to anything. {instructions}"
+    " and what is still open. Write the summary alone, without an answer to anything and without calling a tool."
+    " {instructions}"
 )
 TOKENS_PER_WORD_OF_SUMMARY = 10  # of the window's limit
 LEAST_WORDS, MOST_WORDS = 50, 1_000
@@ -85,8 +87,8 @@ PORTION_TOKENS = 50_000  # for a window without a limit of tokens
 COMPLETE = ("end", "stop_sequence", "max_tokens")
 # Parameters that apply to an agent's answers, but not to a summary.
 ABOUT_ANSWERS = {
-    "max_completion_tokens", "max_output_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop",
-    "stop_sequences", "text", "tool_choice", "verbosity",
+    "max_completion_tokens", "max_output_tokens", "max_tokens", "response_format", "stop", "stop_sequences", "text",
+    "verbosity",
 }  # fmt: skip
 
 
@@ -134,24 +136,41 @@ class SummaryWriter:
         return summary
 
     async def _ask(self, messages: list[Message]) -> str:
-        """Call the model without tools. Raises the provider's errors, and ``ProviderRejected`` if there is no text."""
+        """Ask the model for a text. Raises the provider's errors, and ``ProviderRejected`` if there is none.
+
+        A choice of tools other than that of the turn's calls would lose the messages in the service's cache. So tools
+        are forbidden only to a model that has called one.
+        """
         inp = self._inp
-        params = {name: value for name, value in inp.params.items() if name not in ABOUT_ANSWERS}
+        params = {name: value for name, value in unforced(inp.params).items() if name not in ABOUT_ANSWERS}
         request = ModelRequest(
-            inp.model, whole(messages), inp.system, inp.offered, params=params | {"tool_choice": "none"},
+            inp.model,
+            whole(messages),
+            inp.system,
+            inp.offered,
+            params=params,
             gate=inp.gate,
-        )  # fmt: skip
-        stream = self._provider.stream(request)
-        try:
-            result = await answered(stream, _Discard())
-        except asyncio.CancelledError:
-            inp.meter.count_stopped(request, stream, None)
-            raise
-        self.usage += inp.meter.count(result.usage, result.model, inp.model)
+            cache_key=inp.cache_key,
+        )
+        result = await self._answer(request)
+        if result.message.tool_calls:
+            result = await self._answer(
+                msgspec.structs.replace(request, params=params | {"tool_choice": "none"})
+            )
         text = result.message.text.strip()
         if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
             raise ProviderRejected(f"The model wrote no summary (its stop reason is {result.stop_reason!r}).")
         return text
+
+    async def _answer(self, request: ModelRequest) -> StepResult:
+        stream = self._provider.stream(request)
+        try:
+            result = await answered(stream, _Discard())
+        except asyncio.CancelledError:
+            self._inp.meter.count_stopped(request, stream, None)
+            raise
+        self.usage += self._inp.meter.count(result.usage, result.model, request.model)
+        return result
 
 
 class _Discard:

@@ -118,6 +118,7 @@ class _Watch:
         model, used = _name(event.model), event.usage
         MODEL_CALLS.labels(model, self._agent).inc()
         TOKENS.labels(model, self._agent, "input").inc(used.input_tokens)
+        TOKENS.labels(model, self._agent, "cached_input").inc(used.cached_input_tokens)
         TOKENS.labels(model, self._agent, "output").inc(used.output_tokens)
         if used.cost:
             COST.labels(model, self._agent).inc(used.cost)

@@ -40,7 +40,8 @@ class ModelRequest(Struct):
 
     ``params`` are the caller's parameters (``temperature``, ``max_tokens``, ``stop``, ``tool_choice``, ``reasoning``,
     …). The provider renames them for its service, and passes on parameters that it does not know. ``gate`` is where the
-    call waits for a rate limit that is known; only providers over HTTP use it.
+    call waits for a rate limit that is known; only providers over HTTP use it. Calls with the same ``cache_key`` begin
+    alike, so that a service may route them to the same cache.
     """
 
     model: str
@@ -50,6 +51,7 @@ class ModelRequest(Struct):
     output: OutputSchema | None = None
     params: dict[str, Any] = field(default_factory=dict)
     gate: Gate | None = None
+    cache_key: str = ""
 
 
 class TextPiece(Struct, gc=False):

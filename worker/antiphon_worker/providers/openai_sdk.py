@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from antiphon.errors import MissingPackage, ProviderUnauthorized
@@ -14,6 +15,12 @@ except ImportError as exc:
     raise MissingPackage("This provider needs the openai package: pip install 'antiphon[worker]'.") from exc
 
 _NO_KEY = "There is no API key for OpenAI: set OPENAI_API_KEY in the environment of the process that runs the turns."
+
+
+def is_openai(base_url: str | None) -> bool:
+    """Whether the address is OpenAI's or Azure's. Other services refuse some fields that these have."""
+    url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com"
+    return "openai.com" in url or "openai.azure.com" in url
 
 
 class OpenAIConnection(Connection):

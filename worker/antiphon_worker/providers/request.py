@@ -27,6 +27,7 @@ NO_RESULT = "This tool call has no result."
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _OF_THE_CALL = ("extra_headers", "extra_query", "timeout")
+PROMPT_CACHE = "prompt_cache"  # the parameter that switches all services' caches off
 
 
 def params_of(request: ModelRequest, names: Mapping[str, str | None]) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def params_of(request: ModelRequest, names: Mapping[str, str | None]) -> dict[st
     params = {
         name: value
         for name, value in request.params.items()
-        if value is not None and name not in _OF_THE_CALL and name != "extra_body"
+        if value is not None and name not in _OF_THE_CALL and name not in ("extra_body", PROMPT_CACHE)
     }
     for name, known_as in names.items():
         if name in params:
@@ -49,6 +50,11 @@ def params_of(request: ModelRequest, names: Mapping[str, str | None]) -> dict[st
             if known_as is not None:
                 params[known_as] = value
     return params
+
+
+def caches(request: ModelRequest) -> bool:
+    """Whether the service is to cache what the request begins with, where it leaves that to the caller."""
+    return request.params.get(PROMPT_CACHE) is not False
 
 
 def tools_of(

@@ -13,6 +13,7 @@ from antiphon_worker.providers.base import ModelRequest, ToolSpec
 from antiphon_worker.providers.http.connection import Call, Connection, HttpClient
 from antiphon_worker.providers.http.failures import RawResponse
 from antiphon_worker.providers.request import (
+    caches,
     call_of,
     function_name,
     media,
@@ -95,7 +96,7 @@ class Anthropic(ModelService):
 def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> Call:
     """Build the JSON of a request; ``max_tokens`` is the limit if the caller gives none."""
     params = _params(request, max_tokens)
-    marker = params.pop("cache_control", {"type": "ephemeral"})
+    marker = params.pop("cache_control", {"type": "ephemeral"}) if caches(request) else None
     tools = tools_of(request, params, _tool)
     _tool_choice(params, bool(tools))
     body: dict[str, Any] = {"model": request.model, "messages": _messages(request, provider), "stream": True}
@@ -113,13 +114,18 @@ def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> 
 
 
 def _mark_stable_prefix(body: dict[str, Any], marker: Any) -> None:
-    """Let the service cache what the session's next request begins with: the instructions and the messages so far."""
+    """Let the service cache what the session's next request begins with: the instructions and the messages so far.
+
+    The service looks for what it has cached in the 20 blocks before a mark. So the end of the last request is marked
+    as well, for answers of many calls.
+    """
     instructions = body.get("system") or body.get("tools")
     if instructions:
         instructions[-1] = {**instructions[-1], "cache_control": marker}
-    content = body["messages"][-1]["content"] if body["messages"] else []
-    if content and content[-1].get("type") not in _UNCACHED:
-        content[-1] = {**content[-1], "cache_control": marker}
+    for message in body["messages"][-1:-4:-2]:  # of the caller, with an answer between
+        content = message["content"]
+        if content[-1].get("type") not in _UNCACHED:
+            content[-1] = {**content[-1], "cache_control": marker}
 
 
 def _params(request: ModelRequest, max_tokens: int) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from antiphon.model import File, Image, Item, Message, Reasoning, Refusal, Text,
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec
 from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
-from antiphon_worker.providers.openai_sdk import OpenAIConnection
+from antiphon_worker.providers.openai_sdk import OpenAIConnection, is_openai
 from antiphon_worker.providers.request import (
+    caches,
     call_of,
     choose_tool,
     data_url,
@@ -28,7 +29,8 @@ LONGEST_CALL_ID = 40
 class OpenAIChat(ModelService):
     """A server of Chat Completions: ``OpenAIChat(base_url="https://api.groq.com/openai/v1", api_key=…)``.
 
-    Use ``include_usage=False`` for servers that reject ``stream_options``. ``max_tokens`` is sent to OpenAI itself as
+    Use ``include_usage=False`` for servers that reject ``stream_options``, and ``earlier_reasoning=False`` for servers
+    that reject the reasoning of earlier turns. ``max_tokens`` is sent to OpenAI itself as
     ``max_completion_tokens``, to others under its own name.
     """
 
@@ -36,26 +38,37 @@ class OpenAIChat(ModelService):
     connect = OpenAIConnection
 
     def __init__(
-        self, *, name: str | None = None, include_usage: bool = True, **options: Unpack[OptionFields]
-    ) -> None:
+        self, *, name: str | None = None, include_usage: bool = True, earlier_reasoning: bool = True,
+        **options: Unpack[OptionFields],
+    ) -> None:  # fmt: skip
         super().__init__(name, options)
         self._include_usage = include_usage
+        self._earlier_reasoning = earlier_reasoning
 
     def stream(self, request: ModelRequest) -> AnswerStream:
-        url = self.options.base_url or "https://api.openai.com"
-        ours = "openai.com" in url or "openai.azure.com" in url
-        limit_name = "max_completion_tokens" if ours else "max_tokens"
-        call = chat_call(request, self.name, limit_name=limit_name, include_usage=self._include_usage)
+        openai = is_openai(self.options.base_url)
+        call = chat_call(
+            request, self.name, limit_name="max_completion_tokens" if openai else "max_tokens",
+            include_usage=self._include_usage, earlier_reasoning=self._earlier_reasoning, routed=openai,
+        )  # fmt: skip
         offered = frozenset(tool.name for tool in request.tools)
         return self.send(request, call, ChatDecoder(self.name, request.model, offered))
 
 
-def chat_call(request: ModelRequest, provider: str, *, limit_name: str, include_usage: bool) -> Call:
-    """Build the JSON of a request; ``limit_name`` is the server's name for the limit of an answer's tokens."""
+def chat_call(
+    request: ModelRequest, provider: str, *, limit_name: str, include_usage: bool, earlier_reasoning: bool = True,
+    routed: bool = False,
+) -> Call:  # fmt: skip
+    """Build the JSON of a request; ``limit_name`` is the server's name for the limit of an answer's tokens.
+
+    ``routed``: the service keeps calls with the same ``prompt_cache_key`` together.
+    """
     params = params_of(request, {"max_tokens": limit_name, "stop_sequences": "stop"})
+    if routed and request.cache_key and caches(request):
+        params.setdefault("prompt_cache_key", request.cache_key)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": list(_messages(request, provider)),
+        "messages": list(_messages(request, provider, earlier_reasoning)),
         "stream": True,
     }
     if include_usage:
@@ -89,7 +102,7 @@ def _response_format(output: OutputSchema) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _messages(request: ModelRequest, provider: str) -> Iterator[dict[str, Any]]:
+def _messages(request: ModelRequest, provider: str, earlier_reasoning: bool) -> Iterator[dict[str, Any]]:
     messages = settled(request.messages, LONGEST_CALL_ID)
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     if request.system:
@@ -97,7 +110,7 @@ def _messages(request: ModelRequest, provider: str) -> Iterator[dict[str, Any]]:
     for i, message in enumerate(messages):
         if message.role == "assistant":
             own = message.provider == provider
-            yield from _assistant(message, own=own, thinking=own and i > last_user)
+            yield from _assistant(message, own=own, thinking=earlier_reasoning or i > last_user)
         elif message.role == "tool":
             yield from _tool_results(message.tool_results)
         elif content := _content(message.parts):
@@ -105,7 +118,7 @@ def _messages(request: ModelRequest, provider: str) -> Iterator[dict[str, Any]]:
 
 
 def _assistant(message: Message, *, own: bool, thinking: bool) -> Iterator[dict[str, Any]]:
-    """Convert an answer. Its reasoning is sent back to the service that made it, until the end of its turn."""
+    """Convert an answer. Its reasoning is sent back to the service that made it, if ``thinking``."""
     said: dict[str, Any] = {"role": "assistant", "content": None}
     text = "".join(part.text for part in message.parts if isinstance(part, Text | Refusal))
     if text:

@@ -12,8 +12,9 @@ from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal,
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec
 from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.openai_responses.stream import ResponsesDecoder
-from antiphon_worker.providers.openai_sdk import OpenAIConnection
+from antiphon_worker.providers.openai_sdk import OpenAIConnection, is_openai
 from antiphon_worker.providers.request import (
+    caches,
     call_of,
     choose_tool,
     data_url,
@@ -47,13 +48,15 @@ class OpenAIResponses(ModelService):
         super().__init__(name, options)
 
     def stream(self, request: ModelRequest) -> AnswerStream:
-        call = responses_call(request, self.name)
+        call = responses_call(request, self.name, routed=is_openai(self.options.base_url))
         return self.send(request, call, ResponsesDecoder(self.name, request.model))
 
 
-def responses_call(request: ModelRequest, provider: str) -> Call:
-    """Build the JSON of a request."""
+def responses_call(request: ModelRequest, provider: str, *, routed: bool = False) -> Call:
+    """Build the JSON of a request. ``routed``: the service keeps calls with the same ``prompt_cache_key`` together."""
     params = params_of(request, _NAMES)
+    if routed and request.cache_key and caches(request):
+        params.setdefault("prompt_cache_key", request.cache_key)
     body: dict[str, Any] = {
         "model": request.model,
         "input": list(_input(request.messages, provider)),
