@@ -156,7 +156,7 @@ class AsyncClient:
         return await Submission(session, text, **options).submit(self.connections)
 
     async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn | AgentError]:
-        """Submit many turns in order, in pipelines. Each is accepted or refused by itself.
+        """Submit many turns in order, up to 32 in a call. Each is accepted or refused by itself.
 
         The answer has an entry for each submission: its turn, or the error that ``submit`` would raise. After a
         ``StoreUnavailable`` the turn may have been accepted: with a ``key``, submit it again. ``results`` and

@@ -20,8 +20,8 @@ from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
 from antiphon.sync_client import Agents, Client, Facts, Schedules, Webhooks
-from antiphon.wire.cell import DEFAULT_QUEUE
 from antiphon.wire.lists.inspection import DueTurn
+from antiphon.wire.records import DEFAULT_QUEUE
 from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [

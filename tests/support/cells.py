@@ -12,7 +12,7 @@ from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.editing import Part, fork_session
-from antiphon.wire.records import ClaimedTurn, Claims, Emit, Reaped
+from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn, Reaped
 from antiphon.wire.suspension import decide, suspend
 
 LEASE_MS = 10_000
@@ -47,7 +47,7 @@ class TestCell(Cell):
     async def put(self, turn: str = "t1", session: str = "s", text: bytes = b"{}", **options: Any) -> int:
         """Submit."""
         options = {"digest": turn, "queue": "antiphon", **options}
-        return await self.submit(SessionId(session), TurnId(turn), text, **options)
+        return await self.submit(NewTurn(SessionId(session), TurnId(turn), text, **options))
 
     async def put_each(self, *turns: str) -> None:
         """Submit these turns to the same session."""

@@ -23,9 +23,10 @@ from support.here import running_worker
 from support.models import ModelProcess
 
 from antiphon import Agent, tool
-from antiphon.client import AsyncClient
+from antiphon.client import AsyncClient, Submission
 from antiphon.input.request import AgentSpec
 from antiphon.redis.subscription import Subscription
+from antiphon.redis.turn import AsyncTurn
 from antiphon.testing import tool_call
 from antiphon.tools import Context
 from antiphon.wire.records import Emit
@@ -37,7 +38,9 @@ from antiphon_worker.providers.stream.sse import EventSplitter
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
-MOST_COMMANDS = {"submit": 24, "claim": 24, "emit 1": 5, "emit 4": 11, "finish": 29, "renew": 7}
+MOST_COMMANDS = {"submit": 22, "claim": 24, "emit 1": 5, "emit 4": 11, "finish": 29, "renew": 7}
+# … and for each turn of `submit_many`, of which a call submits this many.
+MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 16.2, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 14
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
@@ -83,6 +86,21 @@ async def test_submitting_a_turn_is_one_round_trip_with_one_script(redis, cell, 
                 await client.submit(f"s{number}", "Hello", agent=AGENT)
         assert way.requests == 5
         assert costs["scripts"] == 5
+        await finish_everything(redis_url)
+
+
+async def test_many_turns_are_submitted_in_few_calls_and_fewer_commands(redis, redis_url, way):
+    number = 10 * TURNS_A_CALL
+    async with AsyncClient(way.url) as client:
+        await client.submit_many([Submission("first", "Hello", agent=AGENT)])
+        way.reset()
+        with counted(redis) as costs:
+            turns = await client.submit_many(
+                Submission(f"s{n}", "Hello", agent=AGENT, key="1") for n in range(number)
+            )
+        assert all(isinstance(turn, AsyncTurn) for turn in turns)
+        assert costs["scripts"] == calls_of(way, "submit_many") == number / TURNS_A_CALL
+        assert costs["inside"] / number <= MOST_COMMANDS_OF_MANY
         await finish_everything(redis_url)
 
 

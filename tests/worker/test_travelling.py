@@ -24,6 +24,7 @@ from antiphon.errors import (
 )
 from antiphon.input.request import AgentSpec, TurnRequest
 from antiphon.model import Message
+from antiphon.wire.records import NewTurn
 from antiphon_worker import Allow, App
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
@@ -236,7 +237,7 @@ async def attack(way, shop, redis_url):
             payload = TurnRequest([Message.user("x")], agent).to_json()
             cell = shop.client.connections.cell_of_session("s")
             digest = hashlib.sha256(payload).hexdigest()
-            await cell.submit("s", "raw-turn", payload, digest=digest, agent=msgspec.json.encode(agent))
+            await cell.submit(NewTurn("s", "raw-turn", payload, digest, agent=msgspec.json.encode(agent)))
             turn = await shop.client.turn("raw-turn")
         case _:
             with Redis.from_url(redis_url) as redis:

@@ -119,7 +119,7 @@ class Actors:
 
     def _client(self, random: Random) -> None:
         known = list(self._world.model.turns)
-        what = random.choices(["submit", "again", "cancel", "snapshot"], [6, 1, 2, 1])[0]
+        what = random.choices(["submit", "batch", "again", "cancel", "snapshot"], [6, 1, 1, 2, 1])[0]
         if what == "submit" or not known:
             self._submitted += 1
             due_in_ms = random.choice([0, 0, 0, 0, 0, 1_000, 40_000])
@@ -127,6 +127,10 @@ class Actors:
                 random.choice(SESSIONS), f"t{self._submitted}", random.choice(QUEUES), due_in_ms,
                 busy="reject" if random.random() < 0.1 else "enqueue",
             )  # fmt: skip
+        elif what == "batch":
+            self._submitted += 2
+            names = [f"t{self._submitted - 1}", f"t{self._submitted}", random.choice(known)]
+            self._world.submit_many([(random.choice(SESSIONS), name, QUEUES[0]) for name in names])
         elif what == "again":
             turn = self._world.model.turns[random.choice(known)]
             session = turn.session.id if random.random() < 0.7 else random.choice(SESSIONS)

@@ -46,7 +46,7 @@ from antiphon.wire.editing import (
 )
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.notices import follow
-from antiphon.wire.records import ClaimedTurn, Claims, Emit
+from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from antiphon.wire.suspension import place_of, suspend
 from antiphon_worker.local.records import Turn
@@ -316,7 +316,18 @@ class World:
     def _submit(
         self, session: SessionId, turn: TurnId, queue: str, **options: Any
     ) -> Coroutine[Any, Any, int]:
-        return self.cell.submit(session, turn, turn.encode(), digest=session, queue=queue, **options)
+        return self.cell.submit(NewTurn(session, turn, turn.encode(), session, queue, **options))
+
+    def submit_many(self, turns: Sequence[tuple[str, str, str]]) -> None:
+        """Submit turns, by their session, id and queue, in one call."""
+        new = [
+            NewTurn(SessionId(session), TurnId(turn), turn.encode(), session, queue)
+            for session, turn, queue in turns
+        ]
+        answers = [
+            one if isinstance(one, int) else type(one).__name__ for one in run(self.cell.submit_many(new))
+        ]
+        self.did(f"submit_many {turns}", answers)
 
     def requeue(self, turn: str, again: str) -> None:
         self.did(f"requeue {turn} {again}", run(self.cell.run("requeue", turn, again))[-1])

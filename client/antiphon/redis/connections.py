@@ -20,9 +20,10 @@ from antiphon.session.background import on_background, when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
 from antiphon.stores.base import SessionStore
-from antiphon.wire.cell import DEFAULT_QUEUE, Cell
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon.wire.keys import PREFIX
+from antiphon.wire.records import DEFAULT_QUEUE, NewTurn
 
 T = TypeVar("T")
 log = logging.getLogger("antiphon.subscribe")
@@ -155,10 +156,16 @@ class Connections:
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``,
         ``StoreError``.
         """
-        new_id = turn_id or self.turn_id_of(session, work)
-        cell = self.cell_of_turn(new_id)
-        await submit_work(cell, session, new_id, work, work.request(agent), default_queue=self._queue)
-        return new_id
+        turn = self.new_turn(session, work, agent, turn_id)
+        await self.cell_of_turn(turn.turn_id).submit(turn)
+        return turn.turn_id
+
+    def new_turn(
+        self, session: SessionRef, work: Work, agent: str | AgentSpec | None, turn_id: TurnId | None = None
+    ) -> NewTurn:
+        """Return a turn as a cell accepts it. Raises ``InvalidMessage``, ``LimitReached`` and ``UsageError``."""
+        turn_id = turn_id or self.turn_id_of(session, work)
+        return new_turn(session, turn_id, work, work.request(agent), default_queue=self._queue)
 
     def _turn_id_of_key(self, session: SessionId, key: str) -> TurnId:
         prefix = self.cell_of_session(session).keys.prefix
@@ -222,18 +229,17 @@ class ConnectionsByLoop:
             await found.aclose()
 
 
-async def submit_work(
-    cell: Cell,
+def new_turn(
     session: SessionRef,
     turn_id: TurnId,
     work: Work,
     request: TurnRequest,
     *,
     default_queue: str = DEFAULT_QUEUE,
-) -> None:
-    """Submit a turn under this id, with the options of ``work``. Raises as ``Connections.submit`` does."""
+) -> NewTurn:
+    """Return a turn with this id and the options of ``work``. Raises as ``Connections.new_turn`` does."""
     turn = encoded_turn(request)
-    await cell.submit(
+    return NewTurn(
         session.id, turn_id, turn.request if request.trace else with_trace(turn.request), digest=turn.digest,
         queue=work.queue or "", agent_queue=turn.agent_queue, default_queue=default_queue,
         ttl_ms=session.ttl_ms, if_busy=work.if_busy, due_in_ms=_milliseconds(work.delay), agent=turn.agent,

@@ -23,7 +23,7 @@ from antiphon.redis.edits import found_in
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import OPTIONS, ClientSubmitOptions, work_of_client
 from antiphon.text import text_of
-from antiphon.wire.cell import DEFAULT_QUEUE, Cell
+from antiphon.wire.cell import Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.lists.schedules import (
     PAUSED,
@@ -34,6 +34,7 @@ from antiphon.wire.lists.schedules import (
     stored,
     write_schedule,
 )
+from antiphon.wire.records import DEFAULT_QUEUE, NewTurn
 
 
 def check_times(every: float | timedelta | None, cron: str | None, tz: str) -> int:
@@ -284,11 +285,12 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
     turn = turn_id_of_key(session, key, "" if cell.keys.prefix == PREFIX else cell.keys.prefix)
     request = plan.request.encode()
     try:
-        await cell.submit(
+        new = NewTurn(
             session, turn, request, digest=hashlib.sha256(request).hexdigest(), queue=plan.queue,
             agent_queue=plan.agent_queue, default_queue=plan.default_queue, agent=plan.agent.encode(),
             tenant=plan.tenant, key=key, input_bytes=plan.input_bytes, priority=plan.priority, user=plan.user,
         )  # fmt: skip
+        await cell.submit(new)
     except StoreError:
         raise
     except AgentError as exc:

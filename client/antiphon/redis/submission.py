@@ -1,15 +1,16 @@
-"""Turns that a client submits, from the arguments of the call: one, or many in a pipeline."""
+"""Turns that a client submits, from the arguments of the call: one, or many in few calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections import defaultdict, deque
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeAlias, Unpack
 
 from msgspec import UNSET
 
-from antiphon.errors import AgentError, StoreUnavailable
-from antiphon.input.ids import session_id
+from antiphon.errors import AgentError, StoreError, StoreUnavailable
+from antiphon.input.ids import SessionId, TurnId, session_id
 from antiphon.input.messages import Input
 from antiphon.input.request import travelling_agent
 from antiphon.input.values import lifetime
@@ -17,9 +18,13 @@ from antiphon.redis.connections import Connections
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import ClientSubmitOptions, work_of_client
+from antiphon.wire.cell import Cell
+from antiphon.wire.records import NewTurn
 
-WINDOW = 200
-"""So many turns are under way to Redis at once: more would wait too long for their answers."""
+MOST_TURNS, MOST_BYTES = 32, 256 * 1024
+"""How much one call submits: while its script runs, the server does nothing else."""
+AT_ONCE = 8
+"""So many calls are under way to Redis at once: more would wait too long for their answers."""
 
 
 class Submission:
@@ -29,30 +34,95 @@ class Submission:
         given: dict[str, Any] = dict(options)
         self._agent = travelling_agent(given.pop("agent", None))
         ttl = given.pop("ttl", UNSET)
-        self._session = SessionRef(session_id(session), ttl=lifetime(ttl))
+        self._ref = SessionRef(session_id(session), ttl=lifetime(ttl))
         self._work = work_of_client(text, given)
+
+    @property
+    def session(self) -> SessionId:
+        return self._ref.id
 
     async def submit(self, connections: Connections) -> AsyncTurn:
         """Submit the turn over these connections."""
-        turn = await connections.submit(self._session, self._work, self._agent)
-        return AsyncTurn(connections, turn, self._session.id, self._work.schema)
+        turn = await connections.submit(self._ref, self._work, self._agent)
+        return self.turn(connections, turn)
+
+    def new_turn(self, connections: Connections) -> NewTurn:
+        """Return the turn as a cell accepts it. Raises ``InvalidMessage``, ``LimitReached`` and ``UsageError``."""
+        return connections.new_turn(self._ref, self._work, self._agent)
+
+    def turn(self, connections: Connections, turn: TurnId) -> AsyncTurn:
+        """Return the turn that was accepted with this id."""
+        return AsyncTurn(connections, turn, self._ref.id, self._work.schema)
 
 
-async def submit_all(connections: Connections, wanted: Sequence[Submission]) -> list[AsyncTurn | AgentError]:
+Told: TypeAlias = AsyncTurn | AgentError
+
+
+async def submit_all(connections: Connections, wanted: Sequence[Submission]) -> list[Told]:
     """Submit these in order; each becomes its turn, or the error with which it was refused.
 
-    When Redis can no longer be reached, the rest is not tried.
+    When a cell can no longer be reached, the rest of its turns is not tried.
     """
-    told: list[AsyncTurn | AgentError] = []
-    while len(told) < len(wanted):
-        start = len(told)
-        # The first one goes alone: a server that does not know the script is sent it once.
-        some = wanted[start : start + (WINDOW if start else 1)]
-        answers = await asyncio.gather(*(one.submit(connections) for one in some), return_exceptions=True)
-        for answer in answers:
-            if not isinstance(answer, AsyncTurn | AgentError):
-                raise answer
-            told.append(answer)
-        if all(isinstance(answer, StoreUnavailable) for answer in answers):
-            told += [told[-1]] * (len(wanted) - len(told))
-    return told
+    told: dict[int, Told] = {}
+    of_cells: dict[Cell, dict[int, Submission]] = defaultdict(dict)
+    for place, one in enumerate(wanted):
+        of_cells[connections.cell_of_session(one.session)][place] = one
+    await asyncio.gather(*(_submit_to(cell, connections, some, told) for cell, some in of_cells.items()))
+    return [told[place] for place in range(len(wanted))]
+
+
+async def _submit_to(
+    cell: Cell, connections: Connections, wanted: Mapping[int, Submission], told: dict[int, Told]
+) -> None:
+    """Submit the turns of a cell. While the server accepts those of some calls, the next ones are encoded."""
+    calls: deque[asyncio.Task[StoreUnavailable | None]] = deque()
+    lost, most = None, 1  # the first call goes alone: a server that does not know the script is sent it once
+    for turns in _encoded(connections, wanted, told):
+        if lost is None and len(calls) == most:
+            lost, most = await calls.popleft(), AT_ONCE
+        if lost is not None:
+            told |= dict.fromkeys(turns, lost)
+            continue
+        calls.append(asyncio.create_task(_call(cell, connections, wanted, turns, told)))
+        await asyncio.sleep(0)  # it is sent now
+    for call in calls:
+        await call
+
+
+def _encoded(
+    connections: Connections, wanted: Mapping[int, Submission], told: dict[int, Told]
+) -> Generator[dict[int, NewTurn]]:
+    """The turns of each call, by their places. One that cannot be submitted is told so."""
+    turns: dict[int, NewTurn] = {}
+    size = 0
+    for place, one in wanted.items():
+        try:
+            turns[place] = one.new_turn(connections)
+        except AgentError as exc:
+            told[place] = exc
+            continue
+        size += len(turns[place].request)
+        if len(turns) == MOST_TURNS or size > MOST_BYTES:
+            yield turns
+            turns, size = {}, 0
+    if turns:
+        yield turns
+
+
+async def _call(
+    cell: Cell,
+    connections: Connections,
+    wanted: Mapping[int, Submission],
+    turns: Mapping[int, NewTurn],
+    told: dict[int, Told],
+) -> StoreUnavailable | None:
+    """Submit these turns in one call. Returns why the cell can no longer be reached."""
+    try:
+        answers = await cell.submit_many([*turns.values()])
+    except StoreError as exc:
+        told |= dict.fromkeys(turns, exc)
+        return exc if isinstance(exc, StoreUnavailable) else None
+    for (place, turn), answer in zip(turns.items(), answers, strict=True):
+        refused = isinstance(answer, AgentError)
+        told[place] = answer if refused else wanted[place].turn(connections, turn.turn_id)
+    return None

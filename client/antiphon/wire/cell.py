@@ -7,6 +7,7 @@ redis-py after a lost reply or by the caller, returns the first answer and does 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from redis.asyncio import Redis
@@ -14,17 +15,19 @@ from redis.asyncio import Redis
 from antiphon.encryption.keyring import Keyring
 from antiphon.encryption.records import NO_KEY, sealer_of
 from antiphon.errors import (
+    AgentError,
     CorruptRecord,
     KeyMissing,
     KeyReused,
     SessionNotFound,
+    StoreError,
     TurnDeleted,
     TurnNotFound,
     UsageError,
 )
 from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
-from antiphon.input.values import Asked, IfBusy, Keep, Priority, check_keep
+from antiphon.input.values import Asked, Keep, check_keep
 from antiphon.text import number, text_of, whole
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
@@ -32,9 +35,9 @@ from antiphon.wire.errors import (
     CancelledFirst,
     JournalConflict,
     JournalShorter,
+    accepted,
     asked,
     begun_by_another,
-    refused,
     store_error,
     unexpected,
     unknown_turn,
@@ -45,6 +48,7 @@ from antiphon.wire.records import (
     Claims,
     Emit,
     ForeignJob,
+    NewTurn,
     Reaped,
     Snapshot,
     TurnRecord,
@@ -65,9 +69,6 @@ STEER = "STEER"
 
 KEEP_EVENTS = 10_000
 BELL_MS = 60_000
-WINDOW = -2
-"""A value of ``tail``: the history from where the session's window last began, or where its summary ends."""
-DEFAULT_QUEUE = "antiphon"
 
 
 class Cell:
@@ -113,55 +114,30 @@ class Cell:
         pipe.pexpire(bell, BELL_MS)
         await asked(pipe.execute())
 
-    async def submit(
-        self,
-        session_id: SessionId,
-        turn_id: TurnId,
-        request: bytes,
-        *,
-        digest: str,
-        queue: str = "",
-        agent_queue: str = "",
-        default_queue: str = DEFAULT_QUEUE,
-        ttl_ms: int | None = None,
-        inbox_limit: int = LIMITS.waiting_turns,
-        if_busy: IfBusy = "enqueue",
-        due_in_ms: int = 0,
-        tail: int = WINDOW,
-        agent: bytes = b"",
-        metadata: bytes = b"",
-        tenant: str = "",
-        key: str = "",
-        input_bytes: int = 0,
-        again: str = "",
-        priority: Priority = "normal",
-        cursor: int | None = None,
-        user: str = "",
-    ) -> int:
-        """Accept a turn and return its position in the inbox. A ``ttl_ms`` of 0 is for ever, None keeps the session's.
+    async def submit(self, turn: NewTurn) -> int:
+        """Accept a turn and return its position in the inbox.
 
-        It goes to the first of these queues that is set: ``queue``, the session's, ``agent_queue``, that of the
-        session's agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if
-        ``turn_queued`` is to carry it. ``again`` names the wish to run a failed turn with the same request again.
-        With a ``cursor`` it is accepted only if that is the session's last event.
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``StoreError``.
         """
-        seal = self.seal
-        request, input_bytes = seal.seal_request(session_id, request, input_bytes)
-        agent, metadata = seal.seal(session_id, "agent", agent), seal.seal(session_id, "metadata", metadata)
-        sealed_key = seal.seal(session_id, "key", key.encode())
-        for known in seal.digests(session_id, digest):
-            answer = await self.run(
-                "submit", session_id, turn_id, known, request, queue, agent_queue, default_queue, given(ttl_ms),
-                inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
-                if_busy, due_in_ms, tail, agent, metadata, tenant, sealed_key, input_bytes, again,
-                "" if priority == "normal" else priority, given(cursor), user, LIMITS.session_users,
-            )  # fmt: skip
-            if answer[:1] == [b"ACCEPTED"]:
-                return int(answer[1] or 0)
+        for known in self.seal.digests(turn.session_id, turn.digest):
+            answer = await self.run("submit", *self._submitted(turn, known))
             if answer[:1] != [b"KEY_REUSED"]:
-                raise refused(answer, session_id, turn_id, tenant)
-        raise KeyReused(session_id=session_id, turn_id=turn_id)
+                return accepted(turn, answer)
+        raise KeyReused(session_id=turn.session_id, turn_id=turn.turn_id)
+
+    async def submit_many(self, turns: Sequence[NewTurn]) -> list[int | AgentError]:
+        """Accept these turns in their order, in one call. Returns for each what ``submit`` returns or raises.
+
+        Raises ``StoreError`` if the outcome of all is unknown; a repeated call accepts none twice.
+        """
+        digests = [self.seal.digests(turn.session_id, turn.digest) for turn in turns]
+        each = [self._submitted(turn, known[0]) for turn, known in zip(turns, digests, strict=True)]
+        match await self.run("submit_many", *chain.from_iterable(each)):
+            case [b"SUBMITTED", answers]:
+                found = zip(turns, digests, answers, strict=True)
+                return [await self._answer_of(turn, len(known), answer) for turn, known, answer in found]
+            case answer:
+                raise unexpected("submit_many", answer)
 
     async def claim(
         self, worker: str, token: str, *, lease_ms: int, limit: int, queues: Sequence[str], only: str = "",
@@ -476,6 +452,30 @@ class Cell:
         for name in script_names():
             await asked(redis.execute_command("SCRIPT LOAD", load_script(name, self.clock).source))
 
+    def _submitted(self, turn: NewTurn, digest: str) -> tuple[Any, ...]:
+        """The arguments of ``submit`` for a turn."""
+        seal, place = self.seal, turn.session_id
+        request, input_bytes = seal.seal_request(place, turn.request, turn.input_bytes)
+        return (
+            place, turn.turn_id, digest, request, turn.queue, turn.agent_queue, turn.default_queue,
+            given(turn.ttl_ms), turn.inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
+            turn.if_busy, turn.due_in_ms, turn.tail, seal.seal(place, "agent", turn.agent),
+            seal.seal(place, "metadata", turn.metadata), turn.tenant, seal.seal(place, "key", turn.key.encode()),
+            input_bytes, turn.again, "" if turn.priority == "normal" else turn.priority, given(turn.cursor),
+            turn.user, LIMITS.session_users,
+        )  # fmt: skip
+
+    async def _answer_of(self, turn: NewTurn, digests: int, answer: Any) -> int | AgentError:
+        """The answer of one turn among many. One that another key of encryption has sealed is looked at by itself."""
+        try:
+            if isinstance(answer, Exception):
+                raise await self._named(store_error(answer)) from answer
+            if digests > 1 and answer[:1] == [b"KEY_REUSED"]:
+                return await self.submit(turn)
+            return accepted(turn, answer)
+        except AgentError as exc:
+            return exc
+
     def _held(self, name: str, session_id: SessionId, answer: Any) -> bool:
         match answer:
             case [b"OK", *_]:
@@ -502,4 +502,9 @@ class Cell:
         try:
             return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))
         except CorruptRecord as exc:
-            raise await named_damage(self.redis, self.keys.prefix) or exc from exc
+            raise await self._named(exc) from exc
+
+    async def _named(self, error: StoreError) -> StoreError:
+        """The error of the key that all sessions share, if the damage is there."""
+        damage = isinstance(error, CorruptRecord) and await named_damage(self.redis, self.keys.prefix)
+        return damage or error

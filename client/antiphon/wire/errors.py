@@ -28,6 +28,7 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
+from antiphon.wire.records import NewTurn
 
 _FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free memory."
 _READ_ONLY = (
@@ -154,8 +155,14 @@ def unknown_turn(turn_id: TurnId) -> TurnNotFound:
     return TurnNotFound(f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id)
 
 
-def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) -> AgentError:
-    """Why a turn was not accepted."""
+def accepted(turn: NewTurn, answer: Any) -> int:
+    """Return the position of a turn that was submitted. Raises why it was not accepted."""
+    if answer[:1] == [b"ACCEPTED"]:
+        return int(answer[1] or 0)
+    raise refusal(answer, turn.session_id, turn.turn_id, turn.tenant)
+
+
+def refusal(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) -> AgentError:
     match answer:
         case [b"KEY_REUSED"]:
             return KeyReused(session_id=session_id, turn_id=turn_id)

@@ -2,7 +2,8 @@
 
 The server runs the whole text at every call, and creates each function again. Therefore a definition that a script does
 not use is left out, one that a single function uses is created only when that function is called, and keys are written
-in place. Nothing is moved into a function with the comment ``-- @often``, which a script calls many times.
+in place. Nothing is moved into a function with the comment ``-- @often``, which a script calls many times, and a table
+with ``-- @state``, which functions share during the call, stays where it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from textwrap import indent
 from antiphon.wire.keys import lua_key
 
 _OFTEN = re.compile(r" -- @often$", re.MULTILINE)
+_STATE = re.compile(r" -- @state$", re.MULTILINE)
 # A function in one line, or up to the end at the margin, or a constant.
 _DEFINITION = re.compile(
     r"^local function (\w+)(?:[^\n]* end$|.*?^end$)\n?|^local (\w+(?:, \w+)*) = (?:\{[^\n}]*\n.*?\}$|[^\n]*$)\n?",
@@ -31,6 +33,7 @@ class _Piece:
     names: frozenset[str] = frozenset()
     moves: bool = False
     often: bool = False
+    stays: bool = False
     words: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,9 +72,10 @@ def _pieces(text: str, *, moves: bool) -> list[_Piece]:
     at = 0
     for match in _DEFINITION.finditer(text):
         definition, often = _OFTEN.subn("", match[0])
+        definition, state = _STATE.subn("", definition)
         names = frozenset((match[1] or match[2]).split(", "))
         found.append(_Piece(_without_comments(text[at : match.start()])))
-        found.append(_Piece(_without_comments(definition), names, moves, often > 0))
+        found.append(_Piece(_without_comments(definition), names, moves, often > 0, state > 0))
         at = match.end()
     found.append(_Piece(_without_comments(text[at:])))
     return [piece for piece in found if piece.text.strip()]
@@ -81,7 +85,7 @@ def _moved(piece: _Piece, pieces: list[_Piece]) -> bool:
     """Leave out a definition without a use, or move it into the one function that uses it."""
     users = (one for one in pieces if not piece.names.isdisjoint(one.words) and one is not piece)
     host, another = next(users, None), next(users, None)
-    if another or (host and not host.take_in(piece)):
+    if another or (host and (piece.stays or not host.take_in(piece))):
         return False
     piece.text, piece.words = "", set()
     return True

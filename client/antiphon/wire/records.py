@@ -14,6 +14,8 @@ from antiphon.encryption.values import MARK, RAW_MARK
 from antiphon.errors import CorruptRecord, TurnDeleted
 from antiphon.events import Event
 from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.input.limits import LIMITS
+from antiphon.input.values import IfBusy, Priority
 from antiphon.text import text_of
 
 
@@ -70,6 +72,43 @@ def readable(what: str, **where: Any) -> Generator[None]:
         yield
     except DAMAGE as exc:
         raise CorruptRecord(f"{what} cannot be read: {type(exc).__name__}: {exc}.", **where) from exc
+
+
+WINDOW = -2
+"""A value of ``tail``: the history from where the session's window last began, or where its summary ends."""
+DEFAULT_QUEUE = "antiphon"
+
+
+class NewTurn(Struct):
+    """A turn to be accepted. A ``ttl_ms`` of 0 is for ever, None keeps the session's.
+
+    It goes to the first of these queues that is set: ``queue``, the session's, ``agent_queue``, that of the session's
+    agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if ``turn_queued`` is to carry
+    it. ``again`` names the wish to run a failed turn with the same request again. With a ``cursor`` the turn is
+    accepted only if that is the session's last event.
+    """
+
+    session_id: SessionId
+    turn_id: TurnId
+    request: bytes
+    digest: str
+    queue: str = ""
+    agent_queue: str = ""
+    default_queue: str = DEFAULT_QUEUE
+    ttl_ms: int | None = None
+    inbox_limit: int = LIMITS.waiting_turns
+    if_busy: IfBusy = "enqueue"
+    due_in_ms: int = 0
+    tail: int = WINDOW
+    agent: bytes = b""
+    metadata: bytes = b""
+    tenant: str = ""
+    key: str = ""
+    input_bytes: int = 0
+    again: str = ""
+    priority: Priority = "normal"
+    cursor: int | None = None
+    user: str = ""
 
 
 class ClaimedTurn(Struct):

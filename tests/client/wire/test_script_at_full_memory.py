@@ -10,7 +10,7 @@ from support.cells import LEASE_MS, TestCell, body, open_cell
 
 from antiphon.errors import StoreFull
 from antiphon.model import OpenCall
-from antiphon.wire.records import ForeignJob
+from antiphon.wire.records import ForeignJob, NewTurn
 from antiphon.wire.suspension import suspend
 
 
@@ -51,6 +51,22 @@ async def test_submit_is_refused_and_leaves_nothing(redis_url, forgotten, due_in
                     await cell.put("t3", session, due_in_ms=due_in_ms)
         assert await cell.contents() == before
         await cell.put("t3")
+
+
+async def test_submit_many_is_refused_and_leaves_nothing(redis_url, forgotten):
+    async with running(redis_url, forgotten=forgotten) as (cell, _):
+        before = await cell.contents()
+        turns = [
+            NewTurn("s", "t3", b"{}", "t3"),
+            NewTurn("s", "t2", b"{}", "t2"),
+            NewTurn("new", "t4", b"{}", "t4"),
+        ]
+        async with full_memory(cell):
+            first, known, third = await cell.submit_many(turns)
+        assert isinstance(first, StoreFull)
+        assert known == 1, "a repetition is answered"
+        assert isinstance(third, StoreFull)
+        assert await cell.contents() == before
 
 
 async def test_a_repeated_submit_is_answered(redis_url, forgotten):

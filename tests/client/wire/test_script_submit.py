@@ -7,6 +7,7 @@ from support.cells import START_MS, open_cell
 
 from antiphon.errors import KeyReused, SessionBusy, SessionChanged, TurnDeleted, UsageError, WrongTenant
 from antiphon.wire.editing import delete_session
+from antiphon.wire.records import NewTurn
 
 ODD_IDS = ["user-1", 'it\'s "quoted"', "back\\slash", "a:b:c", "naïve ☃ 日本", "{tag} %s [x]", "x" * 200]
 
@@ -465,13 +466,13 @@ async def test_a_turn_that_runs_on_the_versioned_agent_of_its_session_has_a_vers
 ):
     """As text: a worker of 0.1.0 passes over versions of agents, and refuses a request with this one."""
     await cell.put("t1", agent=VERSIONED)
-    await cell.submit("s", "t2", request_, digest="d2", agent=agent)
+    await cell.submit(NewTurn("s", "t2", request_, "d2", agent=agent))
     assert (await cell.turn("t2")).fields["request"] == stored
 
 
 async def test_an_agent_without_a_version_leaves_requests_as_they_are(cell):
     await cell.put("t1", agent=b'{"provider":"p","model":"m"}')
-    await cell.submit("s", "t2", b'{"messages":[]}', digest="d2")
+    await cell.submit(NewTurn("s", "t2", b'{"messages":[]}', "d2"))
     assert (await cell.turn("t2")).fields["request"] == b'{"messages":[]}'
 
 

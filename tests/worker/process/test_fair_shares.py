@@ -15,6 +15,7 @@ from antiphon.input.ids import SessionId, new_turn_id
 from antiphon.input.request import AgentSpec, TurnRequest, encode_request
 from antiphon.model import Message
 from antiphon.wire.cell import Cell
+from antiphon.wire.records import NewTurn
 from antiphon.wire.scripts import load_script
 
 AGENT = AgentSpec(provider="scripted", model="any")
@@ -41,7 +42,7 @@ async def flood(url: str, tenant: str, number: int) -> None:
     recorder, request = Recorder(), encode_request(TurnRequest([Message.user("Hello")], agent=AGENT))
     cell = Cell(recorder)  # type: ignore[arg-type]
     for session in (SessionId(f"{tenant}-{n}") for n in range(number)):
-        await cell.submit(session, new_turn_id(session), request, digest="", tenant=tenant)
+        await cell.submit(NewTurn(session, new_turn_id(session), request, digest="", tenant=tenant))
     redis = DirectRedis(url, 20)
     redis.call("SCRIPT", "LOAD", load_script("submit").source)
     for start in range(0, number, AT_ONCE):

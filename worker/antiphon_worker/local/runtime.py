@@ -32,8 +32,8 @@ from antiphon.session.work import AgentLike, Work
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
 from antiphon.tools.threads import Threads
-from antiphon.wire.cell import DEFAULT_QUEUE
 from antiphon.wire.lists.inspection import SessionRow
+from antiphon.wire.records import DEFAULT_QUEUE
 from antiphon_worker.local.cell import MemoryCell
 from antiphon_worker.local.moves import ENDED
 from antiphon_worker.local.own_app import OwnApp

@@ -37,6 +37,8 @@ from antiphon_worker.local.moves import (
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.sessions import SessionTransitions
 
+SUBMIT_ARGUMENTS = 25
+
 
 class Claim(NamedTuple):
     """A call of ``claim``: who asks, and what was taken until now."""
@@ -120,6 +122,11 @@ class Transitions(SessionTransitions):
         if position:
             self._act_on(stopped, turn, busy, now)
         return [b"ACCEPTED", position]
+
+    def submit_many(self, *arguments: Any) -> Answer:
+        """Accept many turns in their order, each by itself."""
+        starts = range(0, len(arguments), SUBMIT_ARGUMENTS)
+        return [b"SUBMITTED", [self.submit(*arguments[at : at + SUBMIT_ARGUMENTS]) for at in starts]]
 
     def _submitted_before(
         self, turn: Turn, session: Session, digest: str, tenant: str, busy: str, inbox_limit: int, again: str

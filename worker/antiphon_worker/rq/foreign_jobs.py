@@ -22,7 +22,7 @@ from antiphon.input.options import given, json_fields
 from antiphon.input.values import lifetime
 from antiphon.input.wrong_values import wrong_value
 from antiphon.redis.cells import Cells
-from antiphon.redis.connections import submit_work
+from antiphon.redis.connections import new_turn
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import options_of, work_of_client
 from antiphon.wire.cell import Cell
@@ -68,7 +68,7 @@ async def submit_job(
     request.trace = found.trace
     ref, turn = SessionRef(session_id(session), ttl=lifetime(ttl)), turn_id(job_id)
     cells.check_place(cell, ref.id, turn)
-    await submit_work(cell, ref, turn, work, request)
+    await cell.submit(new_turn(ref, turn, work, request))
 
 
 log = logging.getLogger("antiphon.foreign")

@@ -12,11 +12,11 @@ from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import number, text_of, whole
-from antiphon.wire.cell import DEFAULT_QUEUE, Cell
+from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.reading import Place, fields_of, queues_of, workers_of
-from antiphon.wire.records import TurnRecord, decode_published
+from antiphon.wire.records import DEFAULT_QUEUE, TurnRecord, decode_published
 
 
 async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]:

@@ -55,7 +55,8 @@ local function ring(queue)
 end
 
 -- Put a turn where our workers and RQ's find it. `offered_at` orders the entries of a queue: an entry at the front is before
--- all others.
+-- all others. Its bell is rung once in a call of many turns.
+local announced = {} -- @state
 local function enter_queue(turn, f, now, front)
   local at = front and 0 or now
   if not front and not f.tenant and f.priority == 'high' then
@@ -65,8 +66,10 @@ local function enter_queue(turn, f, now, front)
   end
   if not f.new or f.offered_at ~= at then redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', at) end
   rq_view(turn, 'queued', now, nil, f)
+  if announced[f.queue] then return end
   redis.call('SADD', key_rq_queues(), key_rq_queue(f.queue))
   ring(f.queue)
+  announced[f.queue] = true
 end
 
 -- A turn enters its queue, unless it has to wait for its share. Of a `new` one `active` has its session already.
@@ -117,12 +120,12 @@ end
 
 -- Put a new run of a turn at the end of its session's inbox, or directly behind another turn. Returns its position there.
 -- `said` is its input as JSON, `last` the session's seq if the caller has read it. Of a turn that is new to RQ, `new` is what
--- `viewed` returns, and its place has been written.
+-- `viewed` returns, and its place has been written; `first_of` its session, no key expires.
 local function enter_inbox(session, turn, run, now, said, last, new, behind)
   local position = behind and behind.position + 1
   if behind then redis.call('LINSERT', key_inbox(session), 'AFTER', behind.turn, turn) end
   position = position or redis.call('RPUSH', key_inbox(session), turn) - 1
-  keep_session(session)
+  if not (new and new.first_of) then keep_session(session) end
   local seq = publish(session, now, {
     event_body('turn_queued', session, turn, run, ',"position":' .. position .. said),
   }, last)

@@ -26,9 +26,9 @@ local function leave_gap(session, seq, ...)
 end
 
 -- The one place where a session begins anew under the hash of its former life. Only the seq stays, and goes on from there;
--- `first` makes a cursor of the former life a gap. That of a deleted session has left its gap.
+-- `first` makes a cursor of the former life a gap. That of a deleted session has left its gap. Returns whether it has begun.
 local function begin_anew(session)
-  if not is_over(session) then return end
+  if not is_over(session) then return false end
   local fields = key_session(session)
   local f = redis.call('HMGET', fields, 'seq', 'created')
   if f[2] then leave_gap(session, f[1], 'earlier', 1) end -- turns of an earlier session may be kept
@@ -37,4 +37,5 @@ local function begin_anew(session)
   end
   if redis.call('EXISTS', key_seq_floor()) == 1 then redis.call('HSET', fields, 'archived', '') end
   redis.call('DEL', key_history(session), key_events(session), key_turns(session))
+  return true
 end

@@ -8,8 +8,10 @@ end
 
 -- If an archive is in use, a session that begins anew continues above the seq of every archived session. A cursor of its
 -- former life is then a gap, and never fits by chance.
+local read_floor = {} -- @state
 local function begin_seq(session)
-  local floor = redis.call('GET', key_seq_floor())
+  if read_floor[1] == nil then read_floor[1] = redis.call('GET', key_seq_floor()) end
+  local floor = read_floor[1]
   if floor and not tonumber(floor) then error({err = 'The value of seq_floor is not an integer.'}, 0) end
   if floor then redis.call('HSET', key_session(session), 'first', floor, 'archived', '') end
   return floor or 0
