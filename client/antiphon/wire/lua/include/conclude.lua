@@ -30,7 +30,5 @@ local function conclude(session, turn, status, now, seq, keep_events, left, f, .
   notice('turn_' .. status, session, turn, seq, f.tenant)
   leave_line(turn, f)
   make_room(f, now)
-  if status == 'failed' then
-    rq_failure(turn, f.worker or '', f.error or '')
-  end
+  if status == 'failed' then rq_failure(turn, f.worker or '', f.error or '') end
 end

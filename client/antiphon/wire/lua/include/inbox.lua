@@ -7,9 +7,7 @@ local FOR_EVER_MS = 100 * 365 * 86400000
 -- If the hash has no expiry, none of the keys has one: the hash is kept longest.
 local function keep_session(session)
   if redis.call('PERSIST', key_session(session)) == 0 then return end
-  redis.call('PERSIST', key_history(session))
-  redis.call('PERSIST', key_events(session))
-  redis.call('PERSIST', key_turns(session))
+  for _, key in ipairs({key_history(session), key_events(session), key_turns(session)}) do redis.call('PERSIST', key) end
 end
 
 -- Write its place in the list of sessions, which is ordered by the end of life; a `ttl` of 0 means for ever.

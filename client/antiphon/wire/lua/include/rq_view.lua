@@ -25,9 +25,7 @@ local function rq_forget(turn, queue, execution, said)
   if not said or said == 'deferred' then redis.call('ZREM', key_rq_deferred(queue), turn) end
   if not said or said == 'scheduled' then redis.call('ZREM', key_rq_scheduled(queue), turn) end
   if not said then
-    redis.call('ZREM', key_rq_finished(queue), turn)
-    redis.call('ZREM', key_rq_failed(queue), turn)
-    redis.call('ZREM', key_rq_canceled(queue), turn)
+    for _, key in ipairs({key_rq_finished(queue), key_rq_failed(queue), key_rq_canceled(queue)}) do redis.call('ZREM', key, turn) end
   end
   if (not said or said == 'started') and (execution or '') ~= '' then
     redis.call('ZREM', key_rq_started(queue), turn .. ':' .. execution)
