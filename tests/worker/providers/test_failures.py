@@ -228,9 +228,9 @@ TOO_LONG = [
     (
         "BadRequestError",
         (
-            "This model's maximum context length is 262144 tokens. However, you requested 128000 output tokens and your "
-            "prompt contains at least 134145 input tokens, for a total of at least 262145 tokens. Please reduce the length "
-            "of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=134145)"
+            "This model's maximum context length is 262144 tokens. However, you requested 128000 output tokens and "
+            "your prompt contains at least 134145 input tokens, for a total of at least 262145 tokens. Please reduce "
+            "the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=134145)"
         ),
         134_145,
         134_144,
@@ -238,8 +238,8 @@ TOO_LONG = [
     (
         "BadRequestError",
         (
-            "You passed 5000 input tokens and requested 1000 output tokens. However, the model's context length is only "
-            "4096 tokens, resulting in a maximum input length of 3096 tokens."
+            "You passed 5000 input tokens and requested 1000 output tokens. However, the model's context length is "
+            "only 4096 tokens, resulting in a maximum input length of 3096 tokens."
         ),
         5_000,
         3_096,
@@ -256,9 +256,9 @@ TOO_LONG = [
     (
         "",
         (
-            "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens (42832 of "
-            'text input). Please reduce the length of either one, or use the "middle-out" transform to compress your '
-            "prompt automatically."
+            "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens (42832 "
+            'of text input). Please reduce the length of either one, or use the "middle-out" transform to compress '
+            "your prompt automatically."
         ),
         42_832,
         32_768,
@@ -274,8 +274,8 @@ TOO_LONG = [
     (
         "validation",
         (
-            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens and "
-            "512 `max_new_tokens`"
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens "
+            "and 512 `max_new_tokens`"
         ),
         5_000,
         3_585,
@@ -291,8 +291,8 @@ TOO_LONG = [
     (
         "",
         (
-            "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context "
-            "length of only 4096 tokens, which is not enough."
+            "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with "
+            "context length of only 4096 tokens, which is not enough."
         ),
         5_000,
         4_096,
@@ -326,8 +326,8 @@ def test_every_services_words_for_a_long_context_are_understood(kind, message, t
             413,
             "tokens rate_limit_exceeded",
             (
-                "Request too large for model `llama-3.1-8b-instant` in organization `org_1` on tokens per minute (TPM): "
-                "Limit 6000, Requested 7012, please reduce your message size and try again."
+                "Request too large for model `llama-3.1-8b-instant` in organization `org_1` on tokens per minute "
+                "(TPM): Limit 6000, Requested 7012, please reduce your message size and try again."
             ),
             7_012,
             6_000,
@@ -336,8 +336,8 @@ def test_every_services_words_for_a_long_context_are_understood(kind, message, t
             429,
             "tokens rate_limit_exceeded",
             (
-                "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 44100. "
-                "The input or output tokens must be reduced in order to run successfully."
+                "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested "
+                "44100. The input or output tokens must be reduced in order to run successfully."
             ),
             44_100,
             30_000,
