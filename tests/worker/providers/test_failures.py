@@ -230,7 +230,8 @@ TOO_LONG = [
         (
             "This model's maximum context length is 262144 tokens. However, you requested 128000 output tokens and "
             "your prompt contains at least 134145 input tokens, for a total of at least 262145 tokens. Please reduce "
-            "the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=134145)"
+            "the length of the input prompt or the number of requested output tokens. "
+            "(parameter=input_tokens, value=134145)"
         ),
         134_145,
         134_144,
