@@ -34,7 +34,7 @@ CLIENT_ORDER = [
     "stores memory",
     "wire",
     "encryption",
-    "settings",
+    "settings hooks",
     "tools",
     "input",
     "window events",

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.errors import UsageError
+from antiphon.hooks import Hook, hooks_of
 from antiphon.input.ids import check_queue, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.limits import check_size
@@ -66,7 +67,8 @@ class Agent:
     which tool calls wait until somebody approves them: True, names of tools, or a function of the call. Its keywords
     are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. ``memory`` (an
     ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. ``label`` names its
-    ``revision`` for people; change it when the code of a tool changes. Other keywords
+    ``revision`` for people; change it when the code of a tool changes. ``hooks`` are functions that run before and
+    after turns, model calls, tools and steps (see ``antiphon.hooks``). Other keywords
     (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not
     accepted: ``UsageError`` says where to set them.
     """
@@ -95,16 +97,14 @@ class Agent:
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] = (),
         memory: Memory | None = None,
         label: str | None = None,
+        hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
         _check_provider(provider)
         if not is_a(model, str) or not model:
             raise UsageError(f"model= must be the name of a model, not {model!r}.")
-        if redis is not None and runtime is not None:
-            raise UsageError("Give redis= or runtime=, not both.")
-        if prefix is not None and redis is None:
-            raise UsageError("prefix= only applies to Redis: give redis= as well, or leave prefix= out.")
+        _check_redis(redis, prefix, runtime)
         self.provider, self.model, self.redis = provider, model, redis
         self.name, self.system = _text(name, "name"), _text(system, "system")
         self.tools = _tools(tools)
@@ -120,6 +120,7 @@ class Agent:
         check_params(params)
         self.params = plain(params, "params")
         self.memory, self.label, self._runtime = _memory(memory), checked_label(label), runtime
+        self.hooks = hooks_of(hooks)
 
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name else ""
@@ -246,6 +247,11 @@ class Agent:
             if isinstance(model, Agent):
                 model.spec()
         self._check_memory()
+        if self.hooks:
+            raise UsageError(
+                "This agent has hooks=, functions that cannot be sent to a worker: pass the agent to the worker's "
+                "App(agents=…) and submit its name, or pass the hooks to App(hooks=…)."
+            )
         if callable(self.approval.rule):
             raise UsageError(
                 "This agent's approval= is a function, which cannot be sent to a worker: use names of tools here, or "
@@ -368,6 +374,13 @@ def _text(value: Any, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{name}= must be text, not {type(value).__name__}.")
     return value
+
+
+def _check_redis(redis: Any, prefix: str | None, runtime: Runtime | None) -> None:
+    if redis is not None and runtime is not None:
+        raise UsageError("Give redis= or runtime=, not both.")
+    if prefix is not None and redis is None:
+        raise UsageError("prefix= only applies to Redis: give redis= as well, or leave prefix= out.")
 
 
 def _fallbacks(fallback: Any) -> list[Any]:

@@ -72,7 +72,7 @@ _SENTENCES = {
     ),
     "The answer broke off. Please try again.": "provider_stream_broken worker_died worker_crashed loop_stalled",
     "The assistant cannot answer this message. Please change it and try again.": (
-        "provider_rejected guardrail_tripwire invalid_message"
+        "provider_rejected guardrail_tripwire blocked invalid_message"
     ),
     "This conversation is too long for the assistant. Please send a shorter message or start a new one.": (
         "context_too_long"

@@ -14,6 +14,7 @@ from antiphon.input.values import is_a
 from antiphon.tools.approval import ApprovalRule
 
 if TYPE_CHECKING:
+    from antiphon.hooks import Hook
     from antiphon.input.request import AgentSpec
     from antiphon.memory.declaration import Memory
     from antiphon.model.usage import Limits
@@ -38,12 +39,20 @@ class Described(Protocol):
     def memory(self) -> Memory | None: ...
     @property
     def label(self) -> str | None: ...
+    @property
+    def hooks(self) -> Sequence[Hook[Any]]: ...
 
     def described(self) -> AgentSpec: ...
 
 
-def revision_of(agent: Described, *, memory: Memory | None = None, limits: Limits | None = None) -> str:
-    """Return the revision of an agent, where its App has this ``memory`` and these ``limits`` for all agents.
+def revision_of(
+    agent: Described,
+    *,
+    memory: Memory | None = None,
+    limits: Limits | None = None,
+    hooks: Sequence[Hook[Any]] = (),
+) -> str:
+    """Return the revision of an agent, where its App has this ``memory`` and these ``limits`` and ``hooks`` for all.
 
     Functions count by their names: Python's code and addresses differ between processes and versions.
     """
@@ -54,6 +63,8 @@ def revision_of(agent: Described, *, memory: Memory | None = None, limits: Limit
     whole["memory"] = _memory(agent.memory or memory)
     whole["label"] = agent.label
     whole["app_limits"] = None if limits is None else msgspec.to_builtins(limits.named())
+    if named := [hook.name for hook in [*hooks, *agent.hooks]]:
+        whole["hooks"] = named
     return digest_of(whole)
 
 

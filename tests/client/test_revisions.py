@@ -7,6 +7,7 @@ import pytest
 
 from antiphon import Agent, tool
 from antiphon.errors import UsageError
+from antiphon.hooks import ToolStart
 from antiphon.memory import Memory, WordEmbeddings
 from antiphon.model import Retry, Timeouts
 from antiphon.model.usage import Limits
@@ -72,6 +73,9 @@ def either(arguments):
     return True
 
 
+def audit(call: ToolStart): ...
+
+
 CHANGES = {
     "name": {"name": "sales"},
     "provider": {"provider": "openai-chat"},
@@ -95,6 +99,7 @@ CHANGES = {
     "memory": {"memory": Memory("recollections", WordEmbeddings())},
     "recall": {"memory": Memory("recollections", WordEmbeddings(), recall="start")},
     "label": {"label": "v2"},
+    "hooks": {"hooks": [audit]},
 }  # fmt: skip
 
 
@@ -116,8 +121,9 @@ def test_an_app_adds_what_it_has_for_all_its_agents():
         App(agents=[agent]),
         App(agents=[agent], limits=Limits(tokens=5)),
         App(agents=[agent], memory=memory),
+        App(agents=[agent], hooks=[audit]),
     ]
-    assert len({app.revisions["support"].id for app in apps}) == 3
+    assert len({app.revisions["support"].id for app in apps}) == 4
 
 
 def test_the_label_is_kept_beside_the_revision():

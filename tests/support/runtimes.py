@@ -9,6 +9,7 @@ from support.leaks import leaked_keys
 from support.servers import RedisServer
 
 from antiphon import Agent
+from antiphon.hooks import hooks_of
 from antiphon.model.usage import stop_name
 from antiphon.session.runtime import local_runtime
 from antiphon.tools import Tool
@@ -51,6 +52,9 @@ class TestApp(App):
         self.known = {}
         self.known_stops = self._stops
 
+    def use_hooks(self, hooks):
+        self._hooks = hooks_of(hooks)
+
     async def provider(self, name):
         return self.script
 
@@ -75,6 +79,7 @@ class Workers:
     def agent(self, model="any", **options):
         tools = [one if isinstance(one, Tool) else Tool(one) for one in options.pop("tools", ())]
         self.app.known |= {tool.name: tool for tool in tools}
+        self.app.use_hooks(options.pop("hooks", ()))
         limits = options.get("limits")
         self.app.known_stops |= {stop_name(one): one for one in (limits.stop if limits else ())}
         return Agent("scripted", model, redis=self.url, tools=tools, **options)
@@ -131,6 +136,7 @@ def runtime(request):
     workers = request.getfixturevalue("workers")
     workers.app.known.clear()
     workers.use(None)
+    workers.app.use_hooks(())
     with Redis.from_url(workers.url) as redis:
         redis.flushall()
     yield workers
@@ -142,6 +148,7 @@ def workers_runtime(workers):
     """The runtime on workers, for what this process has no part in."""
     workers.app.known.clear()
     workers.use(None)
+    workers.app.use_hooks(())
     with Redis.from_url(workers.url) as redis:
         redis.flushall()
     return workers

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from antiphon.errors import AgentError, SettingsError, UnknownTool
+from antiphon.hooks import Hook, hooks_of
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
 from antiphon.model import FallbackModel, Timeouts
@@ -75,6 +76,7 @@ class App:
     ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own. With ``search``, workers
     index finished turns in the archive's database, for ``Client.search``. ``titles`` names sessions after their first
     finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
+    ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent.
 
     An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
 
@@ -104,6 +106,7 @@ class App:
         memory: Memory | None = None,
         search: bool = False,
         titles: TitleModel | TitleFunction | None = None,
+        hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
     ) -> None:
         if travelling is not None and not is_a(travelling, Allow):
             raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
@@ -116,6 +119,8 @@ class App:
         self._archive: Archive | None = None
         self._agents: dict[str, AgentSpec] = {}
         self._approval: dict[str, ApprovalRule] = {}  # of these agents
+        self._hooks = hooks_of(hooks)
+        self._hooks_of: dict[str, list[Hook[Any]]] = {}  # those of the App and of these agents
         self._tools: dict[str, Tool[..., Any]] = {}
         self._providers = checked_providers(providers or {})
         self._stops: dict[str, Callable[..., Any]] = {}
@@ -153,7 +158,8 @@ class App:
         approval: ApprovalRule = getattr(agent, "approval", ApprovalRule())
         provider = getattr(agent, "provider", "")
         own_provider = not isinstance(provider, str)
-        stays = own_provider or callable(approval.rule) or getattr(agent, "memory", None) is not None
+        hooks: list[Hook[Any]] = getattr(agent, "hooks", [])
+        stays = own_provider or callable(approval.rule) or hooks or getattr(agent, "memory", None) is not None
         spec = agent.described() if stays else agent.spec()
         if not (known_as := spec.name):
             raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
@@ -167,6 +173,7 @@ class App:
         for name in _providers_of(spec):
             check_provider(name, self._providers)
         self._agents[known_as], self._approval[known_as] = spec, NONE if approval == NONE else approval
+        self._hooks_of[known_as] = [*self._hooks, *hooks]
         self._known_stops(agent.limits)
         self.memories.add(agent, spec)
         self.revisions[known_as] = self._revision(agent, spec)
@@ -177,7 +184,9 @@ class App:
         """The revision of an agent, with what the App adds to it."""
         if not hasattr(agent, "label"):  # it is no Agent, and knows how to be sent with a turn
             return Revision(digest_of(msgspec.to_builtins(spec)))
-        return Revision(revision_of(agent, memory=self._memory, limits=self._limits), agent.label)
+        return Revision(
+            revision_of(agent, memory=self._memory, limits=self._limits, hooks=self._hooks), agent.label
+        )
 
     def _known_stops(self, limits: Limits | None) -> Limits | None:
         """Keep the functions of the stop conditions, and return the limits with their names."""
@@ -251,6 +260,14 @@ class App:
             return Rules(own)
         named = agent.approval if isinstance(agent.approval, bool) else tuple(agent.approval)
         return Rules(own, ApprovalRule(named, agent.approval_timeout, agent.approval_at_limit))
+
+    def hooks(self, agent: AgentSpec) -> list[Hook[Any]]:
+        """Return the hooks of an agent's turns: those of the App, and then its own.
+
+        >>> app.hooks(app.agent("support"))
+        []
+        """
+        return self._hooks_of.get(agent.name or "", self._hooks)
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
         """Return tools by name. Raises ``UnknownTool``.

@@ -186,6 +186,14 @@ class Fallback:
         self._open = open_provider
         self._gives_up = gives_up
 
+    def through(self, wrap: Callable[[Provider], Provider]) -> Fallback:
+        """Return these fallbacks with providers that ``wrap`` makes of them."""
+
+        async def opened(place: int) -> Provider:
+            return wrap(await self._open(place))
+
+        return Fallback(self._models, opened, self._gives_up)
+
     async def at(self, place: int, first: ModelChoice) -> ModelChoice:
         """Return the model at this place, or the last one of an agent that has fewer now."""
         place = min(place, len(self._models))

@@ -197,11 +197,12 @@ BELONGS: dict[str, str] = {
     "sub_agents": "a tool that runs the other agent in session.child()",
     "mcp": "a tool for each function of the server",
     "mcp_servers": "a tool for each function of the server",
-    "guardrails": "checks of your own before and after session.run(…)",
-    "input_guardrails": "checks of your own before and after session.run(…)",
-    "output_guardrails": "checks of your own before and after session.run(…)",
-    "hooks": "the events of session.stream(…)",
-    "callbacks": "the events of session.stream(…)",
+    "guardrails": "Agent(hooks=[…])",
+    "input_guardrails": "Agent(hooks=[…]) with a TurnStart",
+    "output_guardrails": "Agent(hooks=[…]) with a ModelEnd",
+    "hooks": "Agent(hooks=[…])",
+    "middleware": "Agent(hooks=[…])",
+    "callbacks": "Agent(hooks=[…]), or the events of session.stream(…)",
 }
 OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store"]
 ALIKE = 0.8

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from antiphon.errors import UsageError
+from antiphon.hooks import Hook
 from antiphon.input.ids import check_key, check_queue, tenant_id, user_name
 from antiphon.input.messages import Input, to_input
 from antiphon.input.options import LIFETIME, Option, Positive, declared
@@ -67,6 +68,7 @@ class AgentLike(Protocol):
     limits: Limits | None
     approval: ApprovalRule
     caller_tools: list[CallerTool]
+    hooks: list[Hook[Any]]
 
     def spec(self) -> AgentSpec: ...
     def described(self) -> AgentSpec: ...

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.errors import UnknownAgent
+from antiphon.hooks import Hook
 from antiphon.input.request import AgentSpec
 from antiphon.model import FallbackModel
 from antiphon.model.usage import NO_LIMITS, Usage
@@ -67,6 +68,10 @@ class OwnApp:
     def rules(self, agent: AgentSpec) -> Rules:
         assert self._own is not None
         return Rules(self._own.approval)
+
+    def hooks(self, agent: AgentSpec) -> list[Hook[Any]]:
+        assert self._own is not None
+        return self._own.hooks
 
     def prices(self, file: str = "") -> Prices:
         return prices_in(os.environ.get("ANTIPHON_PRICES", ""))

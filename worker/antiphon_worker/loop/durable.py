@@ -12,6 +12,7 @@ from antiphon.events import Event, StepRecorded
 from antiphon.input.limits import check_size
 from antiphon.input.values import now_ms
 from antiphon.model import Decision, Wait
+from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.steps import DurableEntry, DurableResult, DurableSleep, DurableStart, JournalEntry
 from antiphon_worker.loop.toolbox import TurnStopped
 
@@ -38,7 +39,7 @@ class Durable:
 
     def __init__(
         self, call_id: str, step: int, entries: Iterable[DurableEntry], woken: Collection[str], append: Append,
-        approval: Decision | None = None,
+        approval: Decision | None = None, hooks: Hooks | None = None,
     ) -> None:  # fmt: skip
         self._call_id = call_id
         self._step = step
@@ -46,6 +47,7 @@ class Durable:
         self._woken = woken
         self._append = append
         self._approval = approval
+        self._hooks = hooks
         self._asked: Counter[str] = Counter()
         self._running: set[asyncio.Future[None]] = set()
         self._over = False
@@ -74,12 +76,18 @@ class Durable:
     ) -> DurableResult:
         if started:
             return await self._record(place, name, None, UNKNOWN.format(name=name))
+        if self._hooks is not None:
+            reason = await self._hooks.step_started(name, self._call_id, self._step)
+            if reason:
+                return await self._record(place, name, None, reason)
         if at_most_once:
             await self._append([DurableStart(self._step, self._call_id, place, name)], [])
         try:
             value, error = await run(), ""
         except StepFailed as exc:
             value, error = None, exc.message
+        if self._hooks is not None:
+            value, error = await self._hooks.step_ended(name, value, error, self._call_id, self._step)
         return await self._record(place, name, value, error)
 
     async def end(self) -> None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from antiphon.errors import AgentError, StepLimitReached, TurnFailed
 from antiphon.events import Event, ReasoningDelta, StepFinished, ToolCallDelta, ToolCallEvent
 from antiphon.ext.turns import ModelAnswer, TurnFunction
+from antiphon.hooks import ModelEnd, ModelStart, ToolEnd, ToolStart
 from antiphon.input.values import now_ms
 from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult, Wait
 from antiphon.tools import Context
@@ -101,12 +102,14 @@ def _check(inp: LoopInput, name: str) -> None:
         for word, used in (
             ("tools", inp.tools), ("caller_tools", inp.caller_tools), ("fallback", inp.fallback),
             ("approval", inp.rules != Rules()),
+            ("hooks", inp.hooks is not None and inp.hooks.has(ModelStart, ModelEnd, ToolStart, ToolEnd)),
         )
         if used
     ]  # fmt: skip
     if own:
         raise TurnFailed(
-            f"A function runs the turns of {name!r}: {own[0]}= of the agent is not supported with it: omit it.",
+            f"A function runs the turns of {name!r}: {own[0]}= of the agent is not supported with it: omit it."
+            + (" Hooks of turns and steps are." if own[0] == "hooks" else ""),
             code="turn_function",
         )
 
@@ -366,7 +369,9 @@ class _Turn:
     def _durable_of(self, call_id: str, step: int, approval: Decision | None = None) -> Durable:
         if call_id not in self._durable:
             known = self._known.get(call_id, ())
-            self._durable[call_id] = Durable(call_id, step, known, self._decisions, self._write, approval)
+            self._durable[call_id] = Durable(
+                call_id, step, known, self._decisions, self._write, approval, self._inp.hooks
+            )
         return self._durable[call_id]
 
     async def waits(self) -> list[OpenCall | Wait]:

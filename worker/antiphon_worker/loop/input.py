@@ -18,6 +18,7 @@ from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.caller import caller_tools
 from antiphon.window import Window, window_of
 from antiphon_worker.loop.costs import Meter
+from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.toolbox import tool_specs
 from antiphon_worker.providers.base import ToolSpec
 from antiphon_worker.providers.http.limits import Gate
@@ -46,7 +47,8 @@ class LoopInput(Struct):
     history and the new messages, and are not stored. ``tools`` and ``caller_tools`` are the tools that the model may
     call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
-    uses, and knows its limits. ``cache_key`` is the same for all calls of the session.
+    uses, and knows its limits. ``cache_key`` is the same for all calls of the session. ``hooks`` are None for a turn
+    without any.
     """
 
     model: str
@@ -67,6 +69,7 @@ class LoopInput(Struct):
     max_tool_calls: int | None = None
     rules: Rules = Rules()
     cache_key: str = ""
+    hooks: Hooks | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:

@@ -85,6 +85,11 @@ class OutputEvents(StepEvents):
             if self._length - self._published_at >= max(LEAST_CHARACTERS, self._length * SHARE):
                 self._publish()
 
+    def withdraw(self, reason: str) -> None:
+        """Let readers drop the answer. Partial values begin again."""
+        super().withdraw(reason)
+        self._pieces, self._length, self._published_at, self._last = [], 0, 0, None
+
     def _publish(self) -> None:
         self._published_at = self._length
         self._pieces = ["".join(self._pieces)]
@@ -94,7 +99,7 @@ class OutputEvents(StepEvents):
             return
         if value is not None and value != self._last:
             self._last = value
-            self._sink.put(OutputDelta(step=self._step, output=value))
+            self._sink.put(OutputDelta(step=self.step, output=value))
 
 
 def _is_wrapped(value: Any) -> bool:

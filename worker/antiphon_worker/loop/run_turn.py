@@ -17,6 +17,7 @@ from antiphon.session.background import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon_worker.loop.function import run_function
+from antiphon_worker.loop.hooks import HookedProvider
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.sent_history import SentHistory
@@ -86,6 +87,11 @@ async def _run(
 ) -> TurnResult | Suspended:
     with within(context.session_id, context.turn_id):
         inp.cache_key = sha256(context.session_id.encode()).hexdigest()[:32]
+        hooks, meter = inp.hooks, inp.meter
+        if hooks is not None and not isinstance(provider, TurnFunction):
+            provider = HookedProvider(provider, hooks, meter)
+            if inp.fallback is not None:
+                inp.fallback = inp.fallback.through(lambda one: HookedProvider(one, hooks, meter))
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         history = SentHistory(provider, inp, loaded, writer)
         inp.history = await history.select(journal.entries)
@@ -95,6 +101,8 @@ async def _run(
             result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)
     if isinstance(result, Suspended):
         return result
+    if hooks is not None:
+        await hooks.ended(result.response(), sink, result.steps)
     visible = history.visible
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
     result.usage += writer.usage

@@ -12,6 +12,7 @@ import msgspec
 
 from antiphon.errors import ToolArgumentsInvalid, UnknownTool
 from antiphon.events import Event, ToolResultEvent
+from antiphon.hooks import ToolStart
 from antiphon.input.json_schema import misfits
 from antiphon.input.values import now_ms
 from antiphon.model import AtLimit, Decision, OpenCall, StopReason, Text, ToolCall, ToolResult, Wait
@@ -19,11 +20,13 @@ from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.results import decided_result, noted
 from antiphon_worker.loop.durable import CallWaits, Durable, durable_entries
+from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import (
     CallsOpened,
     DurableEntry,
+    HookedCall,
     Journal,
     JournalEntry,
     Step,
@@ -49,7 +52,8 @@ class Gate:
         self._rules = inp.rules
         self._caller_tools = {tool.name: tool for tool in inp.caller_tools}
         self._most, self._steps = inp.max_tool_calls, steps
-        of_agent = inp.rules != Rules()
+        self.hooks = inp.hooks
+        of_agent = inp.rules != Rules() or (inp.hooks is not None and inp.hooks.has(ToolStart))
         self._asked = {
             name: tool for name, tool in toolbox.tools.items() if of_agent or tool.approval.rule is not False
         }
@@ -59,7 +63,7 @@ class Gate:
         return call.name in self._caller_tools
 
     async def waiting(self, calls: Sequence[ToolCall], opened: Collection[str]) -> list[OpenCall]:
-        """Return those of the calls that wait. Of those in ``opened``, which have waited before, no rule is asked."""
+        """Return those of the calls that wait. Of those in ``opened``, which wait for certain, no rule is asked."""
         found = await asyncio.gather(*(self._waits(call, call.call_id in opened) for call in calls))
         return [one for one in found if one is not None]
 
@@ -199,6 +203,7 @@ class StepCalls:
         self.context = context
         self.decisions = decisions
         self.room = room
+        self.hooks = gate.hooks
         self._durable: dict[str, list[DurableEntry]] | None = None  # what the journal has of earlier attempts
         self._writing = asyncio.Lock()
         self.variables = plain_variables(context.variables)  # the values in the journal
@@ -214,13 +219,19 @@ class StepCalls:
                 raise UnknownTool(
                     f"There is no tool {call.name!r} on this worker, but a call of it was waiting for a decision."
                 )
-        known = [result for call in step.open_calls if (result := self._without_running(step, call))]
+        known = [
+            await self._ended(call, result, step.entry.step)
+            for call in step.open_calls
+            if (result := self._without_running(step, call))
+        ]
         if known:
             await self._record(step, known)
 
     async def run(self, step: Step) -> list[OpenCall | Wait]:
         """Give each call of a step its result, and return what the others wait for: decisions, and then sleeps."""
         await self.take(step)
+        if self.hooks is not None and self.hooks.has(ToolStart):
+            await self._ask_hooks(step, self.hooks)
         waiting = [] if self.gate.open else await self._waiting(step)
         ids = {one.call_id for one in waiting}
         sleeping = await self._run_side_by_side(
@@ -229,6 +240,27 @@ class StepCalls:
         if not ids <= step.opened:
             await self._append([CallsOpened(step.entry.step, sorted(ids))], [])
         return [*waiting, *sleeping]
+
+    async def _ask_hooks(self, step: Step, hooks: Hooks) -> None:
+        """Ask the hooks about the calls that may start now. What they decide is asked once if the journal has it."""
+        number = step.entry.step
+        known = {*step.hooked, *step.opened, *step.slept, *step.begun}
+        calls = [call for call in step.open_calls if call.call_id not in known and not call.invalid]
+        found = await asyncio.gather(*(hooks.tool_started(call, number) for call in calls))
+        changed = [one for one in found if isinstance(one, HookedCall)]
+        if changed:
+            await self._append(changed, [])
+            step.hooked.update((one.call_id, one) for one in changed)
+        given = zip(calls, found, strict=True)
+        results = [await self._ended(call, one, number) for call, one in given if isinstance(one, ToolResult)]
+        if results:
+            await self._record(step, results)
+
+    async def _ended(self, call: ToolCall, result: ToolResult, step: int) -> ToolResult:
+        """Return a result as hooks let it pass."""
+        if self.hooks is None:
+            return result
+        return self.toolbox.shortened(await self.hooks.tool_ended(call, result, step))
 
     def _without_running(self, step: Step, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that must not run (again), or None for the others."""
@@ -248,11 +280,12 @@ class StepCalls:
 
     async def _waiting(self, step: Step) -> list[OpenCall]:
         undecided = [
-            call
+            step.as_hooked(call)
             for call in step.open_calls
             if call.call_id not in step.slept and self._decision(step, call.call_id) is None
         ]
-        return await self.gate.waiting(undecided, step.opened)
+        asked = {call_id for call_id, hooked in step.hooked.items() if hooked.asks}
+        return await self.gate.waiting(undecided, step.opened | asked)
 
     async def _run_side_by_side(self, step: Step, calls: list[ToolCall]) -> list[Wait]:
         """Run calls in parallel, and write each result to the journal. Returns the sleeps of those that wait."""
@@ -263,7 +296,7 @@ class StepCalls:
         durable = [self._durable_of(step, call.call_id) for call in calls]
         running = [
             RunningCall(
-                as_approved(call, self._decision(step, call.call_id)),
+                as_approved(step.as_hooked(call), self._decision(step, call.call_id)),
                 number,
                 self.sink,
                 self.context.turn_id,
@@ -301,7 +334,7 @@ class StepCalls:
             self._durable = durable_entries(self.journal.entries)
         return Durable(
             call_id, step.entry.step, self._durable.get(call_id, ()), self.decisions, self._append,
-            self._decision(step, call_id),
+            self._decision(step, call_id), self.hooks,
         )  # fmt: skip
 
     async def _append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
@@ -327,7 +360,9 @@ class StepCalls:
                     call, self.context.of_call(call.call_id, running.step, running)
                 )
         await durable.end()
-        return None if durable.wait is not None else result
+        if result is None or durable.wait is not None:
+            return None
+        return await self._ended(call, result, running.step)
 
     async def _record(self, step: Step, results: list[ToolResult]) -> None:
         number = step.entry.step

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from antiphon.errors import ProviderStreamBroken, TurnFailed
-from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, ToolCallDelta
+from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, ToolCallDelta, TurnRetrying
 from antiphon.ext.turns import ModelAnswer
 from antiphon.input.limits import check_depth, check_size
 from antiphon.model import Item, Message, ToolCall
@@ -52,31 +52,37 @@ class StepEvents:
     """A provider's ``Outlet`` that puts the increments of one model call into a sink, as events."""
 
     def __init__(self, step: int, provider: str, sink: Sink) -> None:
-        self._step = step
+        self.step = step
         self._provider = provider
         self._sink = sink
         self.drain = sink.drain
+        self.paused = False  # hooks run: the service is not late
+        self.held = 0  # bytes of the answer that hooks have not agreed to yet
         self.heard = False  # a piece has come since somebody set it to False
         self._size = 0  # in bytes, of what has come without text
 
     @property
     def full(self) -> bool:
-        return self._sink.full
+        return self.paused or self._sink.full
 
     @property
     def received(self) -> int:
         """How many bytes of the answer have come."""
-        return self._size + byte_size(self._sink.said())
+        return self._size + self.held + byte_size(self._sink.said())
 
     def append(self, increment: Increment) -> None:
         self.heard = True
         if type(increment) is TextPiece:
-            self._sink.text(self._step, increment.text)
+            self._sink.text(self.step, increment.text)
         else:
             self._sink.put(self._event_of(increment))
 
+    def withdraw(self, reason: str) -> None:
+        """Let readers drop what they have read of the answer."""
+        self._sink.put(withdrawn(self.step, reason))
+
     def _event_of(self, increment: Increment) -> Event:
-        step, provider = self._step, self._provider
+        step, provider = self.step, self._provider
         match increment:
             case ReasoningPiece(text=text):
                 self._size += byte_size(text)
@@ -103,6 +109,11 @@ class Discarded:
 
     async def drain(self) -> None:
         """Return at once, because this outlet is never full."""
+
+
+def withdrawn(step: int, reason: str) -> TurnRetrying:
+    """Return the event with which readers drop the deltas of a step."""
+    return TurnRetrying(step=step, reason=reason, code="withdrawn")
 
 
 async def answered(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:

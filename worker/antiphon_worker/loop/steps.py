@@ -147,8 +147,26 @@ class DurableResult(Struct, tag="durable_result", tag_field="type"):
     version: int = 3
 
 
+class HookedInput(Struct, tag="hooked_input", tag_field="type"):
+    """The input of the turn, as its hooks have changed it."""
+
+    messages: list[Message]
+    version: int = 3
+
+
+class HookedCall(Struct, tag="hooked_call", tag_field="type"):
+    """What hooks have changed about a call before it runs: its arguments (None: nothing), or that a person is asked."""
+
+    step: int
+    call_id: str
+    arguments: dict[str, Any] | None = None
+    asks: bool = False
+    version: int = 3
+
+
 DurableEntry: TypeAlias = DurableStart | DurableSleep | DurableResult
-JournalEntry = StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered | DurableEntry
+HookEntry: TypeAlias = HookedInput | HookedCall
+JournalEntry = StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered | DurableEntry | HookEntry
 
 
 class Journal(Protocol):
@@ -199,6 +217,7 @@ class Step:
         "created",
         "decisions",
         "entry",
+        "hooked",
         "opened",
         "results",
         "slept",
@@ -213,10 +232,18 @@ class Step:
         self.started: set[str] = set()  # the calls that must not start again
         self.begun: set[str] = set()  # the approved calls that may have started
         self.opened: set[str] = set()  # the calls that wait, or have waited, for a decision
+        self.hooked: dict[str, HookedCall] = {}  # the calls about which hooks have changed something
         self.decisions: dict[str, Decision] = {}  # of calls with a result
         self.created: int | None = None  # when the last result came
         self.slept: set[str] = set()  # the calls that have begun, and are run again after they have slept
         self.approvals: dict[str, Decision] = {}  # with which these run
+
+    def as_hooked(self, call: ToolCall) -> ToolCall:
+        """Return a call with the arguments that hooks have given it."""
+        hooked = self.hooked.get(call.call_id)
+        if hooked is None or hooked.arguments is None:
+            return call
+        return ToolCall(call.call_id, call.name, hooked.arguments)
 
     @property
     def open_calls(self) -> list[ToolCall]:
@@ -288,6 +315,11 @@ def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
     return messages
 
 
+def input_of(entries: Iterable[JournalEntry], asked: list[Message]) -> list[Message]:
+    """Return the input of a turn: ``asked``, or what its hooks have made of that."""
+    return next((entry.messages for entry in entries if isinstance(entry, HookedInput)), asked)
+
+
 def starts_once(entries: Iterable[JournalEntry]) -> bool:
     """Return True if one of the entries is about to start what must not start twice."""
     return any(
@@ -331,12 +363,16 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         elif isinstance(entry, DurableEntry):
             if isinstance(entry, DurableSleep) and entry.call and steps:
                 steps[-1].sleep(entry)
+        elif isinstance(entry, HookedInput):
+            continue
         elif not steps or steps[-1].entry.step != entry.step:
             raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")
         elif isinstance(entry, ToolStarted):
             (steps[-1].begun if entry.again else steps[-1].started).add(entry.call_id)
         elif isinstance(entry, CallsOpened):
             steps[-1].opened.update(entry.call_ids)
+        elif isinstance(entry, HookedCall):
+            steps[-1].hooked[entry.call_id] = entry
         else:
             steps[-1].finish(entry)
     return steps

@@ -10,7 +10,15 @@ from antiphon.input.values import Keep
 from antiphon.model import Decision, Message, Response, Text, ToolOutcome, Usage
 from antiphon_worker.loop.input import stamp
 from antiphon_worker.loop.loop import LoopResult
-from antiphon_worker.loop.steps import JournalEntry, messages_of, steered_of, steps_of, usage_of, variables_of
+from antiphon_worker.loop.steps import (
+    JournalEntry,
+    input_of,
+    messages_of,
+    steered_of,
+    steps_of,
+    usage_of,
+    variables_of,
+)
 from antiphon_worker.loop.toolbox import shorten
 from antiphon_worker.providers.stream.json_text import valid
 
@@ -31,13 +39,13 @@ class Unfinished:
 
     def __init__(
         self,
-        question: Sequence[Message],
+        question: list[Message],
         entries: Sequence[JournalEntry],
         text: str,
         decisions: Mapping[str, Decision] | None = None,
         used: Usage | None = None,
     ) -> None:
-        self._question = question
+        self._question = input_of(entries, question)
         self._finished = messages_of(entries)
         self._said = [message for step in steps_of(entries) for message in step.closed(decisions or {})]
         self._said += steered_of(entries)

@@ -27,6 +27,7 @@ from antiphon.wire.suspension import decisions_of, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.loop.costs import Meter
+from antiphon_worker.loop.hooks import hooks_of_turn
 from antiphon_worker.loop.input import loop_input, stamp
 from antiphon_worker.loop.loop import Suspended
 from antiphon_worker.loop.run_turn import TimeLimit, run_turn
@@ -262,16 +263,16 @@ class _Run:
             spent = turn.spent_ms / 1000 + time.monotonic() - self._began
             meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
             tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
+            context = Context(
+                turn.session_id, turn.turn_id, "", variables_of_session(turn), turn.attempt, turn.run
+            )
+            hooks = await hooks_of_turn(app.hooks(agent), app.toolbox, context, agent, request, self._journal)
             inp = loop_input(agent, request, tools, system, before, rules, meter)
-            inp.timeouts, inp.gate = agent.timeouts or app.timeouts, self._runner.gate
+            inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
             if agent.fallback:
                 inp.fallback = self._tries.fallback(agent, app)
             if turn.untold or turn.run > 1:
                 inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
-            context = Context(
-                turn.session_id, turn.turn_id, variables=variables_of_session(turn),
-                attempt=turn.attempt, run=turn.run,
-            )  # fmt: skip
             if request.revises is not None:
                 self._revision = await revised(self._cell, turn, request.revises, self._lease)
                 inp.new_messages = [*self._revision.question, *request.messages]

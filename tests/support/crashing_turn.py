@@ -1,0 +1,102 @@
+"""A turn whose worker dies at a chosen write of its journal, and that runs on until it ends."""
+
+from __future__ import annotations
+
+from antiphon.ext.turns import TurnFunction
+from antiphon.hooks import hooks_of
+from antiphon.model import Decision, Message, Wait
+from antiphon.testing import script, tool_call
+from antiphon.tools import Context
+from antiphon.tools.threads import Threads
+from antiphon_worker.loop.function import run_function
+from antiphon_worker.loop.hooks import HookedProvider, Hooks
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.loop import LoopResult, run_loop
+from antiphon_worker.loop.steps import DurableResult, decode_entry, encode_entry
+from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
+from antiphon_worker.providers.scripted import ScriptedProvider
+
+
+class Crash(TurnStopped):
+    """The worker dies here."""
+
+
+class Turn:
+    """A turn as a store keeps it. It dies at the write with the number ``crash_at``, before or after it is stored."""
+
+    full = False
+
+    def __init__(self, *tools, lines=None, function=None, crash_at=0, hooks=()):
+        self.tools = tools
+        self.lines = lines or script([tool_call(one.name) for one in tools], "Done.")
+        self.function = function
+        self.stored: list[bytes] = []
+        self.events = []
+        self.decisions: dict[str, Decision] = {}
+        self.hooks = hooks_of(hooks)
+        self.waited = []  # for what it has been suspended
+        self.crash_at = crash_at
+        self.writes = 0
+
+    @property
+    def entries(self):
+        return [decode_entry(data) for data in self.stored]
+
+    async def append(self, entries, events):
+        self._write()
+        self.stored += [encode_entry(entry) for entry in entries]
+        self.events += events
+        self._write()
+
+    def _write(self):
+        self.writes += 1
+        if self.writes == self.crash_at:
+            raise Crash
+
+    async def checkpoint(self):
+        pass
+
+    async def steered(self, step):
+        return []
+
+    async def drain(self):
+        pass
+
+    def put(self, event):
+        pass
+
+    def text(self, step, text):
+        pass
+
+    async def attempt(self):
+        inp, context = (
+            LoopInput("any", new_messages=[Message.user("Go")], tools=self.tools),
+            Context("s", "t"),
+        )
+        if self.hooks:
+            inp.hooks = Hooks(self.hooks, Threads(), context, "support")
+        if self.function is not None:
+            function = TurnFunction(self.function)
+            return await run_function(function, inp, ToolBox(), self, self, context, self.decisions)
+        provider = ScriptedProvider(self.lines)
+        if inp.hooks is not None:
+            provider = HookedProvider(provider, inp.hooks, inp.meter)
+        return await run_loop(provider, inp, ToolBox(), self, self, context, self.decisions)
+
+    async def run(self):
+        """Attempt it until it ends. Whatever it waits for happens at once."""
+        while True:
+            try:
+                found = await self.attempt()
+            except Crash:
+                continue
+            if isinstance(found, LoopResult):
+                return found
+            self.waited += found.calls
+            self.decisions = {
+                one.id if isinstance(one, Wait) else one.call_id: Decision("", "approve", by="ada")
+                for one in found.calls
+            }
+
+    def recorded(self, kind=DurableResult):
+        return [entry.name for entry in self.entries if isinstance(entry, kind)]
