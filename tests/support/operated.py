@@ -7,17 +7,25 @@ open; ``tool:refund`` waits for an approval.
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 from support.stage import Stage, StageModel
 
 from antiphon import Agent, tool
+from antiphon.memory import Memory
 from antiphon.tools import Context
 from antiphon_worker import App
 
 APP = "support.operated:app"
 
 
-def make_app(stage: Stage) -> App:
+def make_app(
+    stage: Stage,
+    *,
+    memory: Memory | None = None,
+    providers: dict[str, Any] | None = None,
+    search: bool = False,
+) -> App:
     """An App with the agent ``support``."""
 
     @tool
@@ -35,8 +43,9 @@ def make_app(stage: Stage) -> App:
         return f"refunded {text}"
 
     return App(
-        agents=[Agent("stage", "stage-1", name="support", tools=[survey, refund])],
-        providers={"stage": StageModel(stage)},
+        agents=[Agent("stage", "stage-1", name="support", tools=[survey, refund], memory=memory)],
+        providers={"stage": StageModel(stage), **(providers or {})},
+        search=search,
     )
 
 

@@ -98,11 +98,16 @@ class FaissStore(VectorStore):
         >>> store.delete(["a", "unknown"])
         True
         """
-        with self._open() as database, database:
-            if ids is None:
-                ids = [row[0] for row in database.execute("SELECT id FROM documents WHERE text IS NOT NULL")]
-            known = [one for one in ids if _row(database, one)]
-            database.executemany(_WRITE, [(one, None, None, None) for one in known])
+        with self._open() as database:
+            with database:
+                if ids is None:
+                    ids = [
+                        row[0] for row in database.execute("SELECT id FROM documents WHERE text IS NOT NULL")
+                    ]
+                known = [one for one in ids if _row(database, one)]
+                database.executemany(_WRITE, [(one, None, None, None) for one in known])
+            if known:  # nor in the write-ahead log
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:

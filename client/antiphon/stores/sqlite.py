@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from antiphon.errors import ClientClosed, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, UsageError
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
-from antiphon.stores.turns import SQLiteTurns
+from antiphon.stores.turns import SQLiteTurns, empty_log
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -72,8 +72,11 @@ class SQLiteStore(SessionStore):
         return None if data is None else decode_saved(session_id, data)
 
     def delete(self, session_id: str) -> bool:
-        with self._connection() as connection, connection:
-            return connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount > 0
+        with self._connection() as connection:
+            with connection:
+                deleted = connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+            empty_log(connection)
+            return deleted.rowcount > 0
 
     def list_sessions(self) -> list[str]:
         with self._connection() as connection:
@@ -181,6 +184,7 @@ class SQLiteStore(SessionStore):
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA secure_delete = ON")  # what was deleted is not left in the file
                 with connection:
                     connection.execute(_SCHEMA)
                 return

@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS antiphon_turns (
 )
 COLUMNS = "session_id, turn_id, tenant, agent, created, text"
 SECURE_DELETE = (3, 42, 0)
-"""The first SQLite whose index can overwrite the words of a removed row at once."""
+"""The first SQLite whose index can overwrite the words of a removed row at once. Before, the index is written anew."""
 
 
 class SQLiteTurns(TurnIndex):
@@ -98,9 +98,10 @@ class SQLiteTurns(TurnIndex):
                 )
 
     def remove(self, turns: Sequence[tuple[str, str]]) -> None:
-        with self._connection() as connection, connection:
-            connection.execute("PRAGMA secure_delete = ON")
-            _remove(connection, turns)
+        with self._connection() as connection:
+            with connection:
+                _remove(connection, turns)
+            empty_log(connection)
 
     def find(
         self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
@@ -116,13 +117,25 @@ ORDER BY antiphon_words.rank, created DESC, id LIMIT ? OFFSET ?"""
             return [IndexedTurn(*row) for row in connection.execute(sql, values)]
 
 
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Remove what was deleted from the write-ahead log, which otherwise keeps it until it is overwritten.
+
+    It waits for readers as long as the connection does. If they read on, the next call empties the log.
+    """
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
 def _remove(connection: sqlite3.Connection, turns: Sequence[tuple[str, str]]) -> None:
+    removed = False
     for turn in turns:
         row = connection.execute(
             "DELETE FROM antiphon_turns WHERE (session_id, turn_id) = (?, ?) RETURNING id", turn
         )
         for (number,) in row.fetchall():
             connection.execute("DELETE FROM antiphon_words WHERE rowid = ?", (number,))
+            removed = True
+    if removed and sqlite3.sqlite_version_info < SECURE_DELETE:
+        connection.execute("INSERT INTO antiphon_words (antiphon_words) VALUES ('optimize')")
 
 
 POSTGRES_TABLES = (
