@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -26,8 +27,10 @@ NAME = "Qz7Marker-user"
 
 
 def leaks(url):
+    """The keys with the marker, and those that still have it in what Redis would write to a file."""
     with Redis.from_url(url) as redis:
-        return [key for key, data in dumped(redis).items() if holds(data)]
+        redis.config_set("rdbcompression", "no")
+        return [key for key, data in dumped(redis).items() if holds(data + (redis.dump(key) or b""))]
 
 
 async def say(client, session, text, user, **options):
@@ -113,6 +116,29 @@ async def test_of_a_session_of_several_only_the_turns_of_the_user_are_erased(red
                 await turn.info()
         assert (await last.result()).text
         await say(client, "s", "It goes on", "bob")
+
+
+async def test_events_of_turns_whose_records_have_expired_are_erased_too(redis_url):
+    async with open_working(redis_url) as client:
+        for user, text in (
+            ("bob", "Bob"),
+            (NAME, MARKER),
+            ("bob", "Bob"),
+            (NAME, MARKER),
+            ("bob", "Bob again"),
+        ):
+            turn = await say(client, "s", text, user)
+            if user == NAME:
+                await client.connections.cell_of_session("s").redis.delete(
+                    f"ant:turn:{turn.id}", f"rq:job:{turn.id}"
+                )
+        assert b"ant:events:s" in leaks(redis_url)
+        assert (await client.forget(user=NAME)).left == []
+        assert leaks(redis_url) == []
+        types = [event.type async for event in turn.stream()]
+        assert (types[0], types[-1]) == ("turn_queued", "turn_finished")
+        redis = client.connections.cell_of_session("s").redis
+        assert 0 < await redis.ttl("ant:events:s") <= await redis.ttl("ant:session:s")
 
 
 async def test_what_steered_the_turn_of_another_is_erased_with_it(redis_url):
@@ -209,11 +235,14 @@ async def test_archived_sessions_of_a_user_are_erased_and_their_copies_removed(r
     async with AsyncClient(redis_url, archive=archive) as client:
         cell = client.connections.cell_of_session("old")
         await begin_archiving(cell)
+        soon = time.time() * 1000 + 100_000
+        await cell.redis.zadd("ant:forget", {"old\x1f1": soon + 10_000_000})  # of before it was shortened
         found = await client.forget(user=NAME)
         assert (found.sessions, found.left) == (["old"] if users == [NAME] else [], [])
-        assert await cell.redis.zrange("ant:forget", 0, -1) == [b"old"]
+        assert await cell.redis.zrange("ant:forget", 0, -1) == [b"old", b"old\x1f1"]
         assert leaks(redis_url) == []
-        assert found.pending == ["archive:old"]
+        assert found.pending == ["archive:old", "archive:old\x1f1"]
+        assert max(score for _, score in await cell.redis.zrange("ant:forget", 0, -1, withscores=True)) < soon
         if users != [NAME]:
             assert [one.text for one in await client.session("old").messages()] == ["of Bob", "Yes"]
         await cell.redis.delete("ant:forget", "ant:ending")

@@ -44,10 +44,7 @@ for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end
 if redis.call('EXISTS', key_seq_floor()) == 1 then
   redis.call('ZREM', key_ending(), session)
   raise_floor(session)
-  redis.call('ZADD', key_forget(), now_ms() + 60000, session) -- what is being saved now is saved by then
-  for _, copy in ipairs(redis.call('ZRANGE', key_forget(), 0, -1)) do
-    if is_copy_of(session, copy) then redis.call('ZADD', key_forget(), now_ms() + 60000, copy) end
-  end
+  forget_copies(session, now_ms())
 end
 forget_schedules(session)
 unlearn(session, now_ms())

@@ -12,6 +12,14 @@ local function is_copy_of(session, copy)
   return stem == session or stem and #stem >= 80 and string.sub(session, 1, #stem) == stem
 end
 
+-- Remove the archived copy of a session a minute later, and those beside it: what is being saved now is saved by then.
+local function forget_copies(session, now)
+  redis.call('ZADD', key_forget(), now + 60000, session)
+  for _, copy in ipairs(redis.call('ZRANGE', key_forget(), 0, -1)) do
+    if is_copy_of(session, copy) then redis.call('ZADD', key_forget(), now + 60000, copy) end
+  end
+end
+
 -- Keep all keys of an unused session for this time; its hash is kept for its own time.
 local function live_for(session, ms, hash_ms)
   redis.call('PEXPIRE', key_history(session), ms)
