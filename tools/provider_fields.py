@@ -187,5 +187,5 @@ def page_with(text: str, new: str) -> str:
 if __name__ == "__main__":
     current = PAGE.read_text()
     if "--check" in sys.argv:
-        sys.exit("" if page_with(current, table()) == current else "Run: python tools/provider_fields.py")
+        sys.exit(None if page_with(current, table()) == current else "Run: python tools/provider_fields.py")
     PAGE.write_text(page_with(current, table()))
