@@ -9,7 +9,7 @@ from typing import Any, cast
 from antiphon.client import DEFAULT_QUEUE
 from antiphon.input.ids import check_queue
 from antiphon.settings import ABOVE_ZERO, CommandSettings, Rule, at_least, one_of, setting
-from antiphon.wire.connection.open import redact
+from antiphon.wire.connection.open import cell_urls, redact
 from antiphon.wire.keys import PREFIX
 
 LETTERS = Rule(
@@ -102,21 +102,17 @@ class Settings(CommandSettings):
 
     @property
     def redis_urls(self) -> list[str]:
-        """Split into one URL for each cell. A Sentinel URL has commas of its own."""
-        return _urls(self.redis_url)
+        """Split into one URL for each cell."""
+        return cell_urls(self.redis_url)
 
     @property
     def cell_urls(self) -> list[str]:
         """Return one URL for each cell of the deployment that this worker knows."""
-        return _urls(self.cells or self.redis_url)
+        return cell_urls(self.cells or self.redis_url)
 
     def environ(self) -> dict[str, str]:
         """Return these settings as variables, for a process that starts with them."""
         return {self.variable(known.name): _text(getattr(self, known.name)) for known in fields(self)}
-
-
-def _urls(text: str) -> list[str]:
-    return re.split(r",(?=[a-z+]+://)", text)
 
 
 def _text(value: Any) -> str:
@@ -125,6 +121,6 @@ def _text(value: Any) -> str:
 
 def describe(settings: Settings) -> str:
     """Describe the settings in one line for the log, without secrets."""
-    urls = ", ".join(redact(url) for url in settings.redis_urls)
+    urls = ", ".join(dict.fromkeys(redact(url).partition("&cell=")[0] for url in settings.redis_urls))
     queues = ", ".join(settings.queues)
     return f"queues {queues}, concurrency {settings.concurrency}, lease {settings.lease:g} s, {urls}"

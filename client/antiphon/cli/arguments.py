@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import sys
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import wraps
@@ -22,6 +21,7 @@ from antiphon.redis.cells import PREFIX_VARIABLE
 from antiphon.redis.failed import FILTERS
 from antiphon.session.work import OPTIONS, options_of
 from antiphon.settings import CommandSettings
+from antiphon.wire.connection.open import cell_urls
 
 Command: TypeAlias = Callable[[list[str]], int]
 """It takes its arguments and returns the exit code."""
@@ -235,8 +235,8 @@ def positive(text: str) -> int:
 
 
 def redis_urls(text: str) -> list[str]:
-    """Split into one URL for each cell. A Sentinel URL has commas of its own."""
-    urls = [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
+    """Split into one URL for each cell."""
+    urls = cell_urls(text)
     if not urls:
         raise UsageError("The Redis URL is empty: set --redis-url or ANTIPHON_REDIS_URL.")
     return urls

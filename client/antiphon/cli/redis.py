@@ -22,7 +22,7 @@ from antiphon.cli.arguments import (
 from antiphon.errors import CorruptRecord, MissingPackage
 from antiphon.redis.cells import prefix_of
 from antiphon.wire.acl import ROLES, user_rule
-from antiphon.wire.connection.open import open_redis
+from antiphon.wire.connection.open import keys_of, open_redis
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon.wire.shared_keys import damaged_keys
 
@@ -45,10 +45,11 @@ def _check(argv: list[str]) -> int:
     async def check() -> None:
         for url in redis_urls(options.redis_url):
             connection = open_redis(url, retries=0)
+            keys = keys_of(connection, prefix_of(options.prefix))
             try:
-                facts = await read_redis(connection, prefix_of(options.prefix))
+                facts = await read_redis(connection, keys)
                 check_redis(facts, options.durability)
-                if damage := await damaged_keys(connection, prefix_of(options.prefix)):
+                if damage := await damaged_keys(connection, keys):
                     raise CorruptRecord(" ".join(damage))
             finally:
                 await connection.aclose()

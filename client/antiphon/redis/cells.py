@@ -1,7 +1,8 @@
 """Finds the Redis that holds a session.
 
-RQ does not run on Redis Cluster, so a deployment that outgrows one Redis uses several cells. Rendezvous hashing of the
-session's id chooses the cell. A new cell takes over only the sessions whose ids it wins.
+A deployment that outgrows one Redis uses several cells. With a list of URLs, each is a cell: rendezvous hashing of the
+session's id chooses it, and a new cell takes over only the sessions whose ids it wins. On a Redis Cluster the number of
+cells is fixed, and the cluster moves them between its nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import cell_hash
 from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import open_like, open_redis
+from antiphon.wire.connection.open import cell_urls, open_like, open_redis
 from antiphon.wire.keys import PREFIX
 
 PREFIX_VARIABLE = "ANTIPHON_PREFIX"
@@ -59,6 +60,7 @@ class Cells:
         if not cells:
             raise SettingsError("No Redis given: pass a URL, a list of URLs or a redis-py client.")
         self._cells = {cell.name: cell for cell in cells}
+        self._on_cluster = list(cells) if cells[0].keys.tag else []
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
@@ -78,6 +80,9 @@ class Cells:
     def of_hash(self, session_hash: str) -> Cell:
         if len(self._cells) == 1:
             return next(iter(self._cells.values()))
+        if self._on_cluster:
+            number = int.from_bytes(hashlib.sha256(session_hash.encode()).digest()[:8])
+            return self._on_cluster[number % len(self._on_cluster)]
         winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
         return self._cells[winner]
 
@@ -100,7 +105,8 @@ class Cells:
 def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:
     """Make cells from a URL, a list of URLs or a redis-py client, without connecting."""
     first = prefix_of(prefix)
-    places = redis if isinstance(redis, list | tuple) else [redis]
+    given = redis if isinstance(redis, list | tuple) else [redis]
+    places = [one for place in given for one in (cell_urls(place) if isinstance(place, str) else [place])]
     opened = [
         open_redis(place, **options) if isinstance(place, str) else open_like(place, **options)
         for place in places

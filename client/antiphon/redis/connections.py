@@ -168,7 +168,7 @@ class Connections:
         return new_turn(session, turn_id, work, work.request(agent), default_queue=self._queue)
 
     def _turn_id_of_key(self, session: SessionId, key: str) -> TurnId:
-        prefix = self.cell_of_session(session).keys.prefix
+        prefix = self.cell_of_session(session).keys.deployment
         return turn_id_of_key(session, key, "" if prefix == PREFIX else prefix)
 
     async def aclose(self) -> None:

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
-from antiphon.wire.keys import RQ, rq_key
 
 SCANNED = 1000  # keys that one round trip looks at
 OF_A_SESSION = ("inbox", "history", "events", "turns", "scheduled")
@@ -133,7 +132,8 @@ class Search:
         if self._threads:
             await asked(self._cell.redis.unlink(*self._threads))
         for turn in self._erased:
-            keys = [self._cell.keys.journal(turn), rq_key("rq_job", turn), rq_key("rq_results", turn)]
+            of_rq = self._cell.keys.of_rq
+            keys = [self._cell.keys.journal(turn), of_rq("rq_job", turn), of_rq("rq_results", turn)]
             pipe = self._cell.redis.pipeline(transaction=False)
             for key in keys:
                 pipe.exists(key)
@@ -146,7 +146,7 @@ class Search:
 
     def _kind(self, key: str) -> tuple[str, str]:
         """Return the kind of a key and its id; an empty kind for a key that is not of this deployment."""
-        for stem in (self._cell.keys.prefix, RQ):
+        for stem in (self._cell.keys.prefix, self._cell.keys.rq):
             if key.startswith(f"{stem}:"):
                 kind, _, name = key.removeprefix(f"{stem}:").partition(":")
                 return kind, name

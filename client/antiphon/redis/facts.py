@@ -176,7 +176,7 @@ class AsyncFacts:
             check_tenant(where, tenant, exists, found)
             tenant = tenant or found
         kind: Scope = "session" if where is not None else "agent" if self._agent is not None else "tenant"
-        prefix = next(iter(cells)).keys.prefix
+        prefix = next(iter(cells)).keys.deployment
         scope = scope_key(prefix, self._name, kind, tenant=tenant, agent=self._agent, session=where)
         return scope, facts_home(cells, scope)
 

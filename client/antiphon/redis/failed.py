@@ -25,7 +25,6 @@ from antiphon.session.runtime import agent_name
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.inspection import agents_of_sessions
 from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.lists.reading import Place, places, queues_of
@@ -180,7 +179,7 @@ async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[Fai
     second, together = 0, list[FailedTurn]()
     low = which.since // 1000 + KEEP_TURN_SECONDS - 1  # the list is ordered by when a turn leaves it
     high = "+inf" if which.until is None else which.until // 1000 + KEEP_TURN_SECONDS + 1
-    key = rq_key("rq_failed", queue)
+    key = cell.keys.of_rq("rq_failed", queue)
     while found := await places(cell, key, after, PAGE, last_first=True, low=low, high=high):
         seconds = {job: at for at, job in found}
         for turn in await _told(cell, list(seconds)):

@@ -282,7 +282,7 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
 
     name, _, where = found.id.partition(":")
     session, key, error, later = SessionId(where), f"schedule {name} {due}", "", due_after(now)
-    turn = turn_id_of_key(session, key, "" if cell.keys.prefix == PREFIX else cell.keys.prefix)
+    turn = turn_id_of_key(session, key, "" if cell.keys.deployment == PREFIX else cell.keys.deployment)
     request = plan.request.encode()
     try:
         new = NewTurn(

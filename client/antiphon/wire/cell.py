@@ -29,7 +29,7 @@ from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import Asked, Keep, check_keep
 from antiphon.text import number, text_of, whole
-from antiphon.wire.connection.open import database_of
+from antiphon.wire.connection.open import database_of, keys_of, name_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.errors import (
     CancelledFirst,
@@ -42,7 +42,7 @@ from antiphon.wire.errors import (
     unexpected,
     unknown_turn,
 )
-from antiphon.wire.keys import PREFIX, Keys
+from antiphon.wire.keys import PREFIX
 from antiphon.wire.records import (
     ClaimedTurn,
     Claims,
@@ -83,22 +83,19 @@ class Cell:
     ) -> None:
         self.redis = redis
         self.seal = sealer_of(keys)
-        self.keys = Keys(prefix)
+        self.keys = keys_of(redis, prefix)
         self.database = database_of(redis)
         self.clock = clock
 
     def beside(self, patience: float) -> Cell:
         """Return the same cell with a connection of its own, on which ``heard`` may wait this many seconds."""
         redis = WaitingRedis(connection_pool=self.redis.connection_pool, patience=patience)
-        return Cell(redis, prefix=self.keys.prefix, clock=self.clock, keys=self.seal.ring)
+        return Cell(redis, prefix=self.keys.deployment, clock=self.clock, keys=self.seal.ring)
 
     @property
     def name(self) -> str:
         """The address of this cell, which differs from those of the others of its deployment."""
-        kwargs = self.redis.connection_pool.connection_kwargs
-        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        service = getattr(self.redis.connection_pool, "service_name", "")
-        return f"{service or place}/{self.database}"
+        return name_of(self.redis)
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
         """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""
@@ -450,7 +447,8 @@ class Cell:
         """Load every script into the server, so that the first turn does not wait for it."""
         redis: Any = self.redis
         for name in script_names():
-            await asked(redis.execute_command("SCRIPT LOAD", load_script(name, self.clock).source))
+            script = load_script(name, self.clock, self.keys.tag != "")
+            await asked(redis.execute_command("SCRIPT LOAD", script.source))
 
     def _submitted(self, turn: NewTurn, digest: str) -> tuple[Any, ...]:
         """The arguments of ``submit`` for a turn."""
@@ -498,13 +496,13 @@ class Cell:
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
-        script = load_script(name, self.clock)
+        script = load_script(name, self.clock, self.keys.tag != "")
         try:
-            return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))
+            return await asked(run_script(self.redis, script, self.keys, self.database, *arguments))
         except CorruptRecord as exc:
             raise await self._named(exc) from exc
 
     async def _named(self, error: StoreError) -> StoreError:
         """The error of the key that all sessions share, if the damage is there."""
-        damage = isinstance(error, CorruptRecord) and await named_damage(self.redis, self.keys.prefix)
+        damage = isinstance(error, CorruptRecord) and await named_damage(self.redis, self.keys)
         return damage or error

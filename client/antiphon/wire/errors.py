@@ -28,6 +28,7 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
+from antiphon.wire.connection.cluster import CellsDiffer
 from antiphon.wire.records import NewTurn
 
 _FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free memory."
@@ -42,8 +43,8 @@ _NO_SENTINEL = (
 )
 
 _CLUSTER = (
-    "This server is part of a Redis Cluster, on which neither RQ nor our scripts run: use a Redis or Valkey without "
-    "cluster mode, or several of them as cells (a list of URLs)."
+    "This server is part of a Redis Cluster: write redis+cluster://host:port?cells=64, with the number of cells of the "
+    "deployment."
 )
 _OF_A_CLUSTER = (redis_errors.ClusterError, redis_errors.AskError, redis_errors.ClusterCrossSlotError)
 
@@ -111,6 +112,8 @@ def store_error(exc: BaseException) -> StoreError:
         )
     if isinstance(exc, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError | TimeoutError):
         return StoreUnavailable(f"Redis cannot be reached ({text or type(exc).__name__}).")
+    if isinstance(exc, CellsDiffer):
+        return StoreUnsupported(text)
     if isinstance(exc, _OF_A_CLUSTER) or "in a cluster node" in text:
         return StoreUnsupported(_CLUSTER)
     if any(word in text for word in ("LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS")):

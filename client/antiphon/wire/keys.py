@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 PREFIX = "ant"
@@ -60,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("ending", "ending", "sorted set", "with an archive: sessions to archive, by the time to do it",
          "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
+    Kind("cells", "cells", "counter", "on a cluster: the number of cells of the deployment", "kept", lasting=True),
     Kind("gateway_secret", "gateway_secret", "string", "the secret of gateways that have none configured: it encrypts "
          "their cursors", "kept", lasting=True),
     Kind("handed_out", "handed_out:{}", "string", "the response that ended with calls of client-side tools, by a keyed "
@@ -206,15 +207,33 @@ class _Of:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one deployment, by their kinds. Keys of sessions, turns, … are functions of an id.
+    """The keys of one cell, by their kinds. Keys of sessions, turns, … are functions of an id.
 
     >>> Keys("ant").session("user-123")
     'ant:session:user-123'
     >>> Keys("ant").active
     'ant:active'
+    >>> Keys("ant", "17").session("user-123")
+    'ant:{17}:session:user-123'
     """
 
-    prefix: str = PREFIX
+    deployment: str = PREFIX
+    tag: str = ""
+    """The hash tag of a cell on a cluster."""
+    prefix: str = field(init=False)
+    rq: str = field(init=False)
+    declared: tuple[int | str, ...] = field(init=False)
+    """The keys that a script declares: on a cluster one, by which its node is found.
+
+    No such key exists. While the cluster moves a slot key by key, a node refuses a script before it begins if the key
+    is not there. A declared key that exists would let the script begin, and fail at the first key that has moved.
+    """
+
+    def __post_init__(self) -> None:
+        tag = f":{{{self.tag}}}" if self.tag else ""
+        object.__setattr__(self, "prefix", f"{self.deployment}{tag}")
+        object.__setattr__(self, "rq", f"{RQ}{tag}")
+        object.__setattr__(self, "declared", (1, f"{self.prefix}:-") if tag else (0,))
 
     session = _Of()
     inbox = _Of()
@@ -256,6 +275,7 @@ class Keys:
     sessions = _One()
     ending = _One()
     fence = _One()
+    cells = _One()
     gateway_secret = _One()
     seq_floor = _One()
     forget = _One()
@@ -278,10 +298,14 @@ class Keys:
         """Return the key of a kind with these ids."""
         return f"{self.prefix}:{_TEMPLATES[kind].format(*ids)}"
 
+    def of_rq(self, kind: str, *ids: str) -> str:
+        """Return a key of RQ's own, by its name in `RQ_KEYS`."""
+        return f"{self.rq}:{RQ_KEYS[kind].format(*ids)}"
+
 
 def rq_key(kind: str, *ids: str) -> str:
-    """Return a key of RQ's own, by its name in `RQ_KEYS`."""
-    return f"{RQ}:{RQ_KEYS[kind].format(*ids)}"
+    """Return a key of RQ's own outside a cluster, by its name in `RQ_KEYS`."""
+    return Keys().of_rq(kind, *ids)
 
 
 def needs_ttl(key: str, prefix: str = PREFIX) -> bool:

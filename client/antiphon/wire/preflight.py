@@ -13,7 +13,7 @@ from antiphon.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailab
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error
-from antiphon.wire.keys import PREFIX, Keys
+from antiphon.wire.keys import Keys
 
 OLDEST = (6, 2)
 
@@ -52,12 +52,12 @@ class RedisFacts(Struct):
         return f"{self.server} {version}: durability {self.durability}: {promise}{failover}"
 
 
-async def read_redis(redis: Redis, prefix: str = PREFIX) -> RedisFacts:
+async def read_redis(redis: Redis, keys: Keys | None = None) -> RedisFacts:
     """Read the facts from the server. Raises ``StoreUnavailable`` if it cannot be reached."""
     try:
         info: dict[str, Any] = await redis.info()
         config = await _config(redis)
-        publishes = await _may_publish(redis, prefix)
+        publishes = await _may_publish(redis, keys or Keys())
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")
@@ -168,10 +168,10 @@ def check_redis(facts: RedisFacts, durability: str) -> None:
         )
 
 
-async def _may_publish(redis: Redis, prefix: str) -> bool:
+async def _may_publish(redis: Redis, keys: Keys) -> bool:
     """Check that a script's events reach the readers; this one is not received."""
     try:
-        await redis.publish(Keys(prefix).live(0, ""), "")
+        await redis.execute_command("SPUBLISH" if keys.tag else "PUBLISH", keys.live(0, ""), "")
     except NoPermissionError:
         return False
     return True

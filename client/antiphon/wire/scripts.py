@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from antiphon.wire.joining import joined
-from antiphon.wire.keys import lua_shared_keys
+from antiphon.wire.keys import RQ, Keys, lua_shared_keys
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
 HASH_LIVES_ON_MS = 3600 * 1000
@@ -46,8 +46,8 @@ def script_names() -> list[str]:
 
 
 @cache
-def load_script(name: str, clock: str = "clock") -> Script:
-    """Read and join one script. ``clock`` names the include that returns the time."""
+def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Script:
+    """Read and join one script. ``clock`` names the include that returns the time; a ``cluster`` has its own text."""
     body = (_FOLDER / f"{name}.lua").read_text()
     arguments = tuple(_header(body, "args").split())
     includes = [clock, *_header(body, "include").split()]
@@ -61,21 +61,29 @@ def load_script(name: str, clock: str = "clock") -> Script:
             joined("".join([lua_shared_keys(), *pieces]), body),
         ]
     )
+    if cluster:
+        source = _on_cluster(source)
     outcomes = tuple(dict.fromkeys(re.findall(r"^-- -> ([A-Z_]+)", body, re.MULTILINE)))
     return Script(name, arguments, outcomes, source, hashlib.sha1(source.encode()).hexdigest())
 
 
-async def run_script(redis: Redis, script: Script, *arguments: Any) -> Any:
+async def run_script(redis: Redis, script: Script, keys: Keys, *arguments: Any) -> Any:
     """Run a script by its hash; send its text if the server does not know it."""
     try:
-        return await redis.execute_command("EVALSHA", script.sha, 0, *arguments)
+        return await redis.execute_command("EVALSHA", script.sha, *keys.declared, keys.prefix, *arguments)
     except NoScriptError:
-        return await redis.execute_command("EVAL", script.source, 0, *arguments)
+        return await redis.execute_command("EVAL", script.source, *keys.declared, keys.prefix, *arguments)
 
 
 def given(value: int | None) -> int | str:
     """An argument that may be left out: the scripts take '' for it then."""
     return "" if value is None else value
+
+
+def _on_cluster(source: str) -> str:
+    """Return the text for a cell of a cluster: RQ's keys have its hash tag, and its channels are on its node only."""
+    text = source.replace(f"'{RQ}:", "RQ .. '").replace("'PUBLISH'", "'SPUBLISH'")
+    return f"local RQ = '{RQ}:' .. string.match(ARGV[1], '{{%d+}}$') .. ':'\n{text}"
 
 
 def _header(body: str, word: str) -> str:

@@ -7,20 +7,18 @@ from redis.asyncio import Redis
 from antiphon.errors import CorruptRecord, StoreError
 from antiphon.text import text_of
 from antiphon.wire.errors import asked
-from antiphon.wire.keys import PREFIX, REDIS_TYPES, RQ_SHARED, SHARED, rq_key
+from antiphon.wire.keys import REDIS_TYPES, RQ_SHARED, SHARED, Keys
 
 
-async def damaged_keys(redis: Redis, prefix: str = PREFIX) -> list[str]:
+async def damaged_keys(redis: Redis, keys: Keys) -> list[str]:
     """Return a sentence about each damaged key. Raises ``StoreError``."""
-    wanted = {f"{prefix}:{template}": kind for template, kind in SHARED.items()} | {
-        rq_key("rq_queues"): "set"
-    }
+    queues, stem = keys.of_rq("rq_queues"), keys.of_rq("rq_queue", "")
+    wanted = {f"{keys.prefix}:{template}": kind for template, kind in SHARED.items()} | {queues: "set"}
     found = await _types(redis, wanted)
-    if found[rq_key("rq_queues")] == "set":
-        stem = rq_key("rq_queue", "")
-        for queue in await asked(redis.smembers(rq_key("rq_queues"))):
+    if found[queues] == "set":
+        for queue in await asked(redis.smembers(queues)):
             name = text_of(queue).removeprefix(stem)
-            wanted |= {rq_key(kind, name): type_ for kind, type_ in RQ_SHARED.items()}
+            wanted |= {keys.of_rq(kind, name): type_ for kind, type_ in RQ_SHARED.items()}
         found = await _types(redis, wanted)
     counters = [key for key, kind in wanted.items() if kind == "counter" and found[key] == "string"]
     numbers = dict(zip(counters, await asked(redis.mget(counters)), strict=True)) if counters else {}
@@ -37,10 +35,10 @@ async def damaged_keys(redis: Redis, prefix: str = PREFIX) -> list[str]:
     return [f"{one}: nothing that needs it works until it is repaired." for one in sentences]
 
 
-async def named_damage(redis: Redis, prefix: str) -> CorruptRecord | None:
+async def named_damage(redis: Redis, keys: Keys) -> CorruptRecord | None:
     """Return the error for a damaged key that all sessions share, or None if they are whole."""
     try:
-        damage = await damaged_keys(redis, prefix)
+        damage = await damaged_keys(redis, keys)
     except StoreError:
         return None
     return CorruptRecord(" ".join(damage)) if damage else None

@@ -199,7 +199,7 @@ class Distiller:
         self._cells = cells
         self._provider = provider
         self._gate = gate
-        self._prefix = next(iter(cells)).keys.prefix
+        self._prefix = next(iter(cells)).keys.deployment
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
         """Return what Redis keeps of a turn: its scope, which a deleted session cannot tell, and what it says."""

@@ -55,7 +55,7 @@ class Indexer:
 
     def __init__(self, cell: Cell, work: Memory | Work) -> None:
         self._cell = cell
-        self._work = work if not isinstance(work, Memory) else documents_of(cell.keys.prefix, work)
+        self._work = work if not isinstance(work, Memory) else documents_of(cell.keys.deployment, work)
         self._pause = FIRST_RETRY_SECONDS
         self._ready = self._work.replaces is None
 

@@ -110,7 +110,7 @@ class _Recall:
         visible = [*history.messages[start:], *inp.new_messages]
         shown = frozenset(one.turn_id for one in visible if one.turn_id)
         tenant = await tenant_of(self._cell, turn.session_id, turn.turn_id)
-        scope = self._memory.scope_key(self._cell.keys.prefix, tenant, agent.name, turn.session_id)
+        scope = self._memory.scope_key(self._cell.keys.deployment, tenant, agent.name, turn.session_id)
         whole = agent.window is None
         reader = _Reader(scope, (tenant, agent.name), turn.session_id, shown, whole, publish)
         if self._memory.recall == "tool":
@@ -159,7 +159,7 @@ class _Recall:
         if model is None:
             return ""
         scope = self._memory.scope_key(
-            self._cell.keys.prefix, *reader.whose, reader.session_id, name=model.name
+            self._cell.keys.deployment, *reader.whose, reader.session_id, name=model.name
         )
         book = await read_facts(facts_home(self._cells, scope), scope)
         known = await known_wordings(self._cells, model.name, book)

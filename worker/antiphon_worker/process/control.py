@@ -15,7 +15,6 @@ from antiphon.input.ids import turn_id
 from antiphon.input.values import Keep, check_keep
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import LiveFeed
-from antiphon.wire.keys import rq_key
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.lease import Stop
 
@@ -59,7 +58,7 @@ class Control:
 
     async def run_rq(self) -> None:
         """Listen to RQ's channel until cancelled."""
-        await self._listen(rq_key("rq_pubsub", self._worker), self._rq)
+        await self._listen(self._cell.keys.of_rq("rq_pubsub", self._worker), self._rq)
 
     async def _listen(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
         while True:

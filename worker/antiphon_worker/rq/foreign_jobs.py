@@ -27,7 +27,6 @@ from antiphon.session.runtime import SessionRef
 from antiphon.session.work import options_of, work_of_client
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import store_error
-from antiphon.wire.keys import rq_key
 from antiphon.wire.records import DAMAGE, ForeignJob
 
 _DECLARED = options_of("job")
@@ -131,7 +130,9 @@ class ForeignJobs:
     async def _forget_claim(self, job: ForeignJob) -> None:
         """Remove the claim's entry from RQ's running jobs, because the turn now has its own entry."""
         try:
-            await self._cell.redis.zrem(rq_key("rq_started", job.queue), _entry(job, self._worker))
+            await self._cell.redis.zrem(
+                self._cell.keys.of_rq("rq_started", job.queue), _entry(job, self._worker)
+            )
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
 

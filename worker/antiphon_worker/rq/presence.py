@@ -22,7 +22,6 @@ from antiphon.input.request import AgentSpec
 from antiphon.model.revisions import Revision
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.workers import FIELD
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Presence:
         return "busy" if self._busy() else "idle"
 
     async def _beat(self, state: str, running: list[tuple[str, str]]) -> None:
-        key = rq_key("rq_worker", self._worker)
+        key = self._cell.keys.of_rq("rq_worker", self._worker)
         finished, failed, seconds = self._ended()
         tokens, lag = self._load()
         await self._find_address()
@@ -102,10 +101,10 @@ class Presence:
             },
         )  # fmt: skip
         pipe.expire(key, TTL_SECONDS)
-        pipe.sadd(rq_key("rq_workers"), key)
+        pipe.sadd(self._cell.keys.of_rq("rq_workers"), key)
         for queue in self._queues:
-            pipe.sadd(rq_key("rq_workers_of", queue), key)
-            pipe.sadd(rq_key("rq_queues"), rq_key("rq_queue", queue))
+            pipe.sadd(self._cell.keys.of_rq("rq_workers_of", queue), key)
+            pipe.sadd(self._cell.keys.of_rq("rq_queues"), self._cell.keys.of_rq("rq_queue", queue))
         self._show(pipe, running)
         now = time.monotonic()
         if tells := self._told_at is None or now - self._told_at >= TELL_SECONDS:
@@ -121,11 +120,13 @@ class Presence:
 
     def _show(self, pipe: Any, running: list[tuple[str, str]]) -> None:
         """Write RQ's index of what this worker executes, and a record of each."""
-        index, now = rq_key("rq_worker_executions", self._worker), time.time()
+        index, now = self._cell.keys.of_rq("rq_worker_executions", self._worker), time.time()
         gone, self._shown = self._shown, {one: self._shown.get(one, now) for one in running}
-        pipe.delete(index, *(rq_key("rq_execution", *one) for one in gone if one not in self._shown))
+        pipe.delete(
+            index, *(self._cell.keys.of_rq("rq_execution", *one) for one in gone if one not in self._shown)
+        )
         for (turn, fence), since in self._shown.items():
-            record = rq_key("rq_execution", turn, fence)
+            record = self._cell.keys.of_rq("rq_execution", turn, fence)
             pipe.hset(
                 record,
                 mapping={
@@ -147,11 +148,11 @@ class Presence:
             return
 
     async def _leave(self) -> None:
-        key = rq_key("rq_worker", self._worker)
+        key = self._cell.keys.of_rq("rq_worker", self._worker)
         pipe = self._cell.redis.pipeline(transaction=True)
-        pipe.srem(rq_key("rq_workers"), key)
+        pipe.srem(self._cell.keys.of_rq("rq_workers"), key)
         for queue in self._queues:
-            pipe.srem(rq_key("rq_workers_of", queue), key)
+            pipe.srem(self._cell.keys.of_rq("rq_workers_of", queue), key)
         pipe.delete(key)
         self._show(pipe, [])
         try:
@@ -263,9 +264,9 @@ async def workers_with(
 
     Apps that are known to be ``lacking`` do not count, whatever their records say.
     """
-    stem = rq_key("rq_worker", "")
+    stem = cell.keys.of_rq("rq_worker", "")
     try:
-        members: set[bytes] = await cast("Any", cell.redis).smembers(rq_key("rq_workers_of", queue))
+        members: set[bytes] = await cast("Any", cell.redis).smembers(cell.keys.of_rq("rq_workers_of", queue))
         keys = sorted(text_of(member) for member in members)
         pipe = cell.redis.pipeline(transaction=False)
         for key in keys:

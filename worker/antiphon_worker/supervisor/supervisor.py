@@ -19,7 +19,7 @@ from collections import deque
 
 from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import open_redis, redact
+from antiphon.wire.connection.open import keys_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, start_process, tell
@@ -151,7 +151,7 @@ class Supervisor:
         """Check a Redis, and note whether it is away. Raises ``StoreError`` if it answers and is unsuitable."""
         redis = open_redis(url, retries=1)
         try:
-            facts = await read_redis(redis, self._settings.prefix)
+            facts = await read_redis(redis, keys_of(redis, self._settings.prefix))
         except StoreUnavailable as exc:
             if url not in self._away:
                 self._away[url] = time.monotonic()

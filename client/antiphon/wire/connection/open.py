@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -26,7 +27,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
+from antiphon.wire.connection.cluster import FIRST_TAG, OfCell, Place, each_cell
 from antiphon.wire.connection.pipeline import ScriptRedis
+from antiphon.wire.keys import Keys
 
 
 class HasNumber(Protocol):
@@ -59,12 +62,24 @@ if hasattr(os, "register_at_fork"):
 
 
 _PERCENT_ENCODE = "percent-encode the special characters of the password"
-SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 SENTINEL_SECONDS = 1.0
 CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error while writing")
-NUMBERS = frozenset(URL_QUERY_ARGUMENT_PARSERS)
+NUMBERS = frozenset({*URL_QUERY_ARGUMENT_PARSERS, "cells", "cell"})
 PATHS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"})
 """The options of a URL whose values may be shown. Any other name may be a misspelt password."""
+
+
+def cell_urls(text: str) -> list[str]:
+    """Split a setting into one URL for each cell. Raises ``SettingsError``.
+
+    Sentinel and cluster URLs have commas of their own.
+    """
+    urls = [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
+    try:
+        return [one for url in urls for one in each_cell(url)]
+    except ValueError as exc:
+        raise SettingsError(f"The Redis URL {redact(text)!r} cannot be read: {exc}.") from None
 
 
 def open_redis(
@@ -92,7 +107,7 @@ def open_redis(
     try:
         _check_encoded(url)
         _check_database(url)
-        redis = (_open_sentinel if scheme.endswith("+sentinel") else _opened)(url, max_connections, options)
+        redis = _OPENERS[scheme.partition("+")[2]](url, max_connections, options)
         redis.connection_pool.make_connection()  # does not connect, and refuses unknown options
     except ValueError as exc:
         why = f"{exc}" if "@" not in url else _PERCENT_ENCODE
@@ -130,6 +145,18 @@ class _Pool(_Closing, BlockingConnectionPool):
     pass
 
 
+class CellPool(_Pool):
+    """The connections to the node that has the slot of one cell of a cluster."""
+
+    place: Place
+    """Which cell it is."""
+
+    def make_connection(self) -> Any:
+        connection: Any = super().make_connection()
+        connection.place = self.place
+        return connection
+
+
 class _SentinelPool(_Closing, SentinelConnectionPool):
     pass
 
@@ -148,6 +175,9 @@ class _Cancellable:
 
     follows_primary = False
     """Whether this connection is replaced when its server is no longer the primary."""
+
+    of_cluster = False
+    """Whether the server is to be a node of a cluster."""
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
@@ -187,7 +217,7 @@ class _Cancellable:
             raise type(exc)(f"{str(exc).rstrip('.')}; {hint}") from exc
 
     async def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
-        """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster.
+        """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster, and is not to be.
 
         HELLO needs no right that our users lack, and changes nothing here. A server that refuses it is served.
         """
@@ -197,7 +227,8 @@ class _Cancellable:
             facts = await self.read_response()
         except (ResponseError, AuthenticationError):
             return
-        if dict(zip(facts[::2], facts[1::2], strict=False)).get(b"mode") == b"cluster":
+        in_cluster = dict(zip(facts[::2], facts[1::2], strict=False)).get(b"mode") == b"cluster"
+        if in_cluster and not self.of_cluster:
             raise ClusterError("the server is part of a Redis Cluster")
 
     async def send_packed_command(
@@ -286,6 +317,25 @@ def database_of(redis: Redis) -> int:
     return int(redis.connection_pool.connection_kwargs.get("db") or 0)
 
 
+def name_of(redis: Redis) -> str:
+    """Return the address of a client's server, or the number of its cell on a cluster."""
+    pool = redis.connection_pool
+    if isinstance(pool, CellPool):
+        return f"cell-{pool.place.number}"
+    kwargs = pool.connection_kwargs
+    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return f"{getattr(pool, 'service_name', '') or address}/{database_of(redis)}"
+
+
+def keys_of(redis: Redis, prefix: str) -> Keys:
+    """Return the keys of the cell to which a client leads."""
+    pool = redis.connection_pool
+    if not isinstance(pool, CellPool):
+        return Keys(prefix)
+    pool.place.topology.key = Keys(prefix, FIRST_TAG).cells
+    return Keys(prefix, pool.place.tag)
+
+
 def redact(url: str) -> str:
     """Remove the passwords from a URL, even an invalid one, for messages and logs."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
@@ -349,6 +399,19 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
     )  # fmt: skip
     redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)
     return redis
+
+
+def _open_cell(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
+    place = Place(url)
+    pool: Any = CellPool.from_url(
+        place.topology.seeds[0], max_connections=max_connections, timeout=20, **options
+    )
+    pool.place = place
+    pool.connection_class = _cancellable(pool.connection_class, OfCell)
+    return ScriptRedis.from_pool(pool)
+
+
+_OPENERS = {"": _opened, "sentinel": _open_sentinel, "cluster": _open_cell}
 
 
 def _options_of(query: str) -> dict[str, Any]:

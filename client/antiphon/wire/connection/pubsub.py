@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import ClientClosed
+from antiphon.wire.connection.open import CellPool
 from antiphon.wire.connection.resp import DirectConnection
 from antiphon.wire.errors import store_error
 
@@ -119,6 +120,9 @@ class LiveFeed:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        sharded = "S" if isinstance(redis.connection_pool, CellPool) else ""
+        self._subscribing, self._leaving = f"{sharded}SUBSCRIBE", f"{sharded}UNSUBSCRIBE"
+        self._message = f"{sharded}message".lower().encode()
         self._listeners: dict[bytes, list[Listener]] = {}
         self._connection: DirectConnection | None = None
         self._expected: deque[tuple[str, bytes]] = deque()  # commands without an answer yet, in order
@@ -146,12 +150,12 @@ class LiveFeed:
                 del self._listeners[name]
                 self._asked.discard(name)
                 self._confirmed.discard(name)
-                self._send("UNSUBSCRIBE", name)
+                self._send(self._leaving, name)
 
     def reconnect(self) -> None:
-        """Open the connection again, because it is silent although events were published."""
+        """Open the connection again, because it receives nothing although events are published."""
         if self._connection is not None:
-            self._connection.close(RedisConnectionError("It was silent."))
+            self._connection.close(RedisConnectionError("It receives nothing."))
 
     def check_open(self) -> None:
         """Raise ``ClientClosed`` if this feed is closed."""
@@ -181,7 +185,7 @@ class LiveFeed:
         """Subscribe to each channel with a command of its own, because the server refuses a command as a whole."""
         if name not in self._asked and self._connection is not None:
             self._asked.add(name)
-            self._send("SUBSCRIBE", name)
+            self._send(self._subscribing, name)
 
     def _send(self, command: str, *names: bytes) -> None:
         """Send a command. A connection that fails here is opened again, with all its subscriptions."""
@@ -247,16 +251,20 @@ class LiveFeed:
 
     def _dispatch(self, reply: Any) -> None:
         self._heard_at = time.monotonic()
-        if not isinstance(reply, Exception) and reply[0] == b"message":
+        if not isinstance(reply, Exception) and reply[0] == self._message:
             for listener in self._listeners.get(reply[1], ()):
                 listener.push(reply[2])
             return
+        expected = self._expected[0][0] if self._expected else ""
+        if expected != self._leaving and not isinstance(reply, Exception) and reply[0] == b"sunsubscribe":
+            self.reconnect()  # the slot has moved to another node
+            return
         command, name = self._expected.popleft() if self._expected else ("", b"")
-        if command == "UNSUBSCRIBE":
+        if command == self._leaving:
             self._confirmed.discard(name)
-        elif command == "SUBSCRIBE" and isinstance(reply, Exception):
+        elif command == self._subscribing and isinstance(reply, Exception):
             self._refused(name, reply)
-        elif command == "SUBSCRIBE":
+        elif command == self._subscribing:
             self._confirmed.add(name)
             for listener in self._listeners.get(name, ()):
                 listener.push(RESYNC)

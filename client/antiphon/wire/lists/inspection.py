@@ -14,7 +14,6 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import number, text_of, whole
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
-from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.reading import Place, fields_of, queues_of, workers_of
 from antiphon.wire.records import DEFAULT_QUEUE, TurnRecord, decode_published
 
@@ -120,7 +119,7 @@ class FailedTurn(Struct):
 async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     """Return the live workers, ours and RQ's own, by name with their process id: those of one queue, or all."""
     names = await workers_of(cell, queue)
-    found = await fields_of(cell, (rq_key("rq_worker", name) for name in names), "birth", "pid")
+    found = await fields_of(cell, (cell.keys.of_rq("rq_worker", name) for name in names), "birth", "pid")
     return {name: number(pid) for name, (birth, pid) in zip(names, found, strict=True) if birth is not None}
 
 
@@ -142,7 +141,7 @@ async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
     pipe.hlen(cell.keys.held(worker))
     pipe.hexists(cell.keys.held(worker), "")
     for queue in queues:
-        pipe.lrange(rq_key("rq_queue", queue), 0, CLAIMED_ENTRIES - 1)
+        pipe.lrange(cell.keys.of_rq("rq_queue", queue), 0, CLAIMED_ENTRIES - 1)
     held, token, *entries = await asked(pipe.execute())
     jobs = [job for queue in entries for job in queue]
     return held - token > 0 or not all(await _of_other_prefixes(cell, jobs))
@@ -153,7 +152,7 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
         return []
     pipe = cell.redis.pipeline(transaction=False)
     for job in jobs:
-        pipe.hget(cast("Any", rq_key("rq_job", "").encode() + job), "ant_prefix")
+        pipe.hget(cast("Any", cell.keys.of_rq("rq_job", "").encode() + job), "ant_prefix")
     prefixes = await asked(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
     return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.prefix for prefix in prefixes]
 
@@ -172,7 +171,7 @@ async def sessions_in(cell: Cell, state: str, most: int) -> list[str]:
         return [text_of(one) for one in await asked(cell.redis.zrange(cell.keys.active, 0, most - 1))]
     lists = [cell.keys.suspended]
     if state == "failed":
-        lists = [rq_key("rq_failed", queue) for queue in await queues_of(cell)]
+        lists = [cell.keys.of_rq("rq_failed", queue) for queue in await queues_of(cell)]
     turns = [turn for key in lists for turn in await asked(cell.redis.zrange(key, 0, most - 1, desc=True))]
     records = await fields_of(cell, (cell.keys.turn(text_of(turn)) for turn in turns), "session")
     return [text_of(session) for (session,) in records if session]
@@ -250,9 +249,9 @@ async def not_turns(cell: Cell, limit: int) -> list[FailedTurn]:
     """Return the quarantined sessions and the failed jobs of all queues that are not turns, newest first."""
     found = [_quarantined(*pair) for pair in (await asked(cell.redis.hgetall(cell.keys.quarantined))).items()]
     for queue in await queues_of(cell):
-        ids = await asked(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
+        ids = await asked(cell.redis.zrange(cell.keys.of_rq("rq_failed", queue), 0, limit - 1, desc=True))
         jobs = [text_of(job) for job in ids]
-        keys = [key for job in jobs for key in (cell.keys.turn(job), rq_key("rq_job", job))]
+        keys = [key for job in jobs for key in (cell.keys.turn(job), cell.keys.of_rq("rq_job", job))]
         records = await fields_of(cell, keys, "session", "exc_info")
         for job, (session, _), (_, traceback) in zip(jobs, records[::2], records[1::2], strict=True):
             if not session:

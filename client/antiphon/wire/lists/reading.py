@@ -9,7 +9,6 @@ from antiphon.errors import CorruptRecord
 from antiphon.text import text_of, whole
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error
-from antiphon.wire.keys import rq_key
 
 Place = tuple[int, str]
 """The position of a member in a sorted set: its score and its name."""
@@ -33,17 +32,17 @@ def is_damaged(answer: Any) -> bool:
 
 async def queues_of(cell: Cell) -> list[str]:
     """Return the queues of a cell."""
-    return _names("rq_queue", await asked(cell.redis.smembers(rq_key("rq_queues"))))
+    return _names(cell, "rq_queue", await asked(cell.redis.smembers(cell.keys.of_rq("rq_queues"))))
 
 
 async def workers_of(cell: Cell, queue: str | None = None) -> list[str]:
     """Return the workers in RQ's lists, of a queue or of all; one that was killed may still be in them."""
-    listed = rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers")
-    return _names("rq_worker", await asked(cell.redis.smembers(listed)))
+    listed = cell.keys.of_rq("rq_workers_of", queue) if queue else cell.keys.of_rq("rq_workers")
+    return _names(cell, "rq_worker", await asked(cell.redis.smembers(listed)))
 
 
-def _names(kind: str, keys: Iterable[bytes]) -> list[str]:
-    return sorted(text_of(key).removeprefix(rq_key(kind, "")) for key in keys)
+def _names(cell: Cell, kind: str, keys: Iterable[bytes]) -> list[str]:
+    return sorted(text_of(key).removeprefix(cell.keys.of_rq(kind, "")) for key in keys)
 
 
 async def places(

@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
-from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.reading import fields_of, queues_of, workers_of
 
 FIELD = "ant_app"
@@ -35,7 +34,9 @@ class Offer(Struct):
 
 async def offers(cell: Cell) -> list[Offer]:
     """Return what the live workers of a cell offer, each App once. Raises ``StoreError``."""
-    found = await fields_of(cell, (rq_key("rq_worker", name) for name in await workers_of(cell)), FIELD)
+    found = await fields_of(
+        cell, (cell.keys.of_rq("rq_worker", name) for name in await workers_of(cell)), FIELD
+    )
     records = {record for (record,) in found}
     return [offer for record in records if (offer := _offer(cell, record)) is not None]
 
@@ -105,12 +106,12 @@ async def queue_rows(cell: Cell, workers: Sequence[WorkerRow]) -> list[QueueRow]
     names = await queues_of(cell)
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
-        pipe.llen(rq_key("rq_queue", name))
-        pipe.lrange(rq_key("rq_queue", name), 0, FRONT - 1)
-        pipe.zrange(rq_key("rq_started", name), 0, FRONT - 1)
-        pipe.zrange(rq_key("rq_scheduled", name), 0, FRONT - 1)
+        pipe.llen(cell.keys.of_rq("rq_queue", name))
+        pipe.lrange(cell.keys.of_rq("rq_queue", name), 0, FRONT - 1)
+        pipe.zrange(cell.keys.of_rq("rq_started", name), 0, FRONT - 1)
+        pipe.zrange(cell.keys.of_rq("rq_scheduled", name), 0, FRONT - 1)
         for registry in _REGISTRIES:
-            pipe.zcard(rq_key(registry, name))
+            pipe.zcard(cell.keys.of_rq(registry, name))
     found, size = await asked(pipe.execute(raise_on_error=False)), 4 + len(_REGISTRIES)
     serving = [queue for worker in workers for queue in worker.queues]
     now = await cell.server_ms()
@@ -155,7 +156,7 @@ def _age(since: int | None, now: int) -> float | None:
 
 async def own_workers(cell: Cell, rows: Sequence[WorkerRow]) -> list[WorkerRow]:
     """Return those workers that run turns of this prefix, and are not RQ's own. Raises ``StoreError``."""
-    records = await fields_of(cell, (rq_key("rq_worker", row.name) for row in rows), FIELD)
+    records = await fields_of(cell, (cell.keys.of_rq("rq_worker", row.name) for row in rows), FIELD)
     return [row for row, (record,) in zip(rows, records, strict=True) if _offer(cell, record) is not None]
 
 
@@ -164,8 +165,8 @@ async def worker_rows(cell: Cell) -> list[WorkerRow]:
     names = await workers_of(cell)
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
-        pipe.hmget(rq_key("rq_worker", name), *_FIELDS)
-        pipe.smembers(rq_key("rq_worker_executions", name))
+        pipe.hmget(cell.keys.of_rq("rq_worker", name), *_FIELDS)
+        pipe.smembers(cell.keys.of_rq("rq_worker_executions", name))
         pipe.hlen(cell.keys.held(name))
         pipe.hexists(cell.keys.held(name), "")
     found = await asked(pipe.execute(raise_on_error=False))
@@ -272,14 +273,14 @@ class SessionCounts(Struct):
 
 async def session_counts(cell: Cell) -> SessionCounts:
     """Count sessions and turns of a cell in two round trips, without reading any. Raises ``StoreError``."""
-    queues = [text_of(key) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))]
-    names = [queue.removeprefix(rq_key("rq_queue", "")) for queue in queues]
+    queues = [text_of(key) for key in await asked(cell.redis.smembers(cell.keys.of_rq("rq_queues")))]
+    names = [queue.removeprefix(cell.keys.of_rq("rq_queue", "")) for queue in queues]
     pipe = cell.redis.pipeline(transaction=False)
     pipe.zcard(cell.keys.sessions)
     pipe.zcard(cell.keys.suspended)
     for registry in ("rq_started", "rq_failed"):
         for name in names:
-            pipe.zcard(rq_key(registry, name))
+            pipe.zcard(cell.keys.of_rq(registry, name))
     sessions, suspended, *found = map(_count, await asked(pipe.execute(raise_on_error=False)))
     return SessionCounts(sessions, sum(found[: len(names)]), suspended, sum(found[len(names) :]))
 

@@ -1,0 +1,227 @@
+"""Cells on a Redis Cluster. Each cell is a hash tag, whose slot the cluster keeps on one node and may move to another.
+
+The connections of a cell lead to the node that has its slot. If a node answers that it does not have the slot
+(``MOVED``, ``ASK``), has a part of it (``TRYAGAIN``) or is cut off (``CLUSTERDOWN``), the connection ends as if it were
+lost. The command is then sent again, as after every loss, to the node that has the slot by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import cache
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from redis.asyncio.connection import parse_url
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    ClusterError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from antiphon.text import text_of
+
+SCHEMES = ("redis+cluster", "rediss+cluster")
+ELSEWHERE = (AskError, TryAgainError, ClusterDownError)  # MOVED is a kind of ASK
+MOST_CELLS = 1024
+ASK_SECONDS = 2.0
+ASK_INTERVAL_SECONDS = 0.2
+FIRST_TAG = "0"
+"""A tag of every deployment: the smallest number is always the first in its part of the slots."""
+
+
+def each_cell(url: str) -> list[str]:
+    """Return a URL for each cell of a cluster; other URLs are those of one cell. Raises ``ValueError``."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or "cell" in dict(parse_qsl(parts.query)):
+        return [url]
+    return [f"{url}&cell={number}" for number in range(cells_of(url))]
+
+
+def cells_of(url: str) -> int:
+    """Return how many cells the deployment has. Raises ``ValueError``."""
+    given = dict(parse_qsl(urlsplit(url).query)).get("cells", "")
+    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= MOST_CELLS):
+        raise ValueError(
+            f"cells= must be the number of cells of the deployment, 1 to {MOST_CELLS}, as in "
+            "redis+cluster://host:6379?cells=64"
+        )
+    return int(given)
+
+
+@cache
+def tags(cells: int) -> tuple[str, ...]:
+    """Return the hash tags of so many cells, which divide the slots evenly.
+
+    The tag of the first cell is the first number whose slot is in the first part of the slots, and so on.
+
+    >>> tags(3)
+    ('2', '3', '0')
+    """
+    found: dict[int, str] = {}
+    for number in count():
+        part = key_slot(b"%d" % number) * cells // REDIS_CLUSTER_HASH_SLOTS
+        found.setdefault(part, str(number))
+        if len(found) == cells:
+            return tuple(found[part] for part in range(cells))
+    raise AssertionError
+
+
+class CellsDiffer(ClusterError):
+    """The deployment has another number of cells than the URL."""
+
+
+class Topology:
+    """Which node has which slot, as the cluster said last. It is asked again when that turns out to be wrong."""
+
+    def __init__(self, url: str, cells: int) -> None:
+        self.key = ""
+        """Where the deployment stores its number of cells."""
+        self._cells = cells
+        parts = urlsplit(url)
+        credentials, at, hosts = parts.netloc.rpartition("@")
+        query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in ("cells", "cell")])
+        seeds = [
+            f"{parts.scheme.partition('+')[0]}://{credentials}{at}{seed}?{query}" for seed in hosts.split(",")
+        ]
+        self.seeds = seeds
+        self._nodes = [
+            (known.get("host", "localhost"), known.get("port", 6379)) for known in map(parse_url, seeds)
+        ]
+        self._owners: dict[int, tuple[str, int]] = {}
+        self._asking = asyncio.Lock()
+        self._asked_at = 0.0
+        self._in_doubt = True
+
+    def doubt(self) -> None:
+        """Ask the cluster before the next connection is opened."""
+        self._in_doubt = True
+
+    def owner(self, slot: int) -> tuple[str, int] | None:
+        """Return the node that has a slot, as far as is known."""
+        return self._owners.get(slot)
+
+    async def find(self, slot: int) -> tuple[str, int]:
+        """Return the node that has a slot. Raises ``ConnectionError``.
+
+        Raises ``ClusterError`` if the deployment was created with another number of cells.
+        """
+        async with self._asking:
+            if self._in_doubt:
+                await asyncio.sleep(self._asked_at + ASK_INTERVAL_SECONDS - time.monotonic())
+                await self._ask()
+                self._asked_at = time.monotonic()
+        owner = self._owners.get(slot)
+        if owner is None:
+            self.doubt()
+            raise RedisConnectionError(f"no node of the cluster has the slot {slot}")
+        return owner
+
+    async def _ask(self) -> None:
+        from redis.asyncio.cluster import ClusterNode, RedisCluster  # takes long to import
+
+        nodes = [ClusterNode(host, port) for host, port in self._nodes]
+        cluster = RedisCluster.from_url(
+            self.seeds[0], startup_nodes=nodes, require_full_coverage=False, protocol=2,
+            socket_timeout=ASK_SECONDS, socket_connect_timeout=ASK_SECONDS,
+        )  # fmt: skip
+        try:
+            self._in_doubt = False
+            await cluster.initialize()
+            slots = cluster.nodes_manager.slots_cache
+            self._owners = {slot: (str(nodes[0].host), int(nodes[0].port)) for slot, nodes in slots.items()}
+            known = [(str(node.host), int(node.port)) for node in cluster.get_nodes()]
+            self._nodes = list(dict.fromkeys([*known, *self._nodes]))
+            await self._check_cells(cluster)
+        except CellsDiffer:
+            self.doubt()
+            raise
+        except (RedisClusterException, RedisError, OSError) as exc:
+            self.doubt()
+            raise RedisConnectionError(f"no node of the cluster names the slots: {exc}") from exc
+        finally:
+            await cluster.aclose()
+
+    async def _check_cells(self, cluster: Any) -> None:
+        """Store the number of cells, unless it is known."""
+        try:
+            await cluster.set(self.key, self._cells, nx=True)
+            stored = text_of(await cluster.get(self.key))
+        except ResponseError:  # it is full or read-only, or its user may not: then another process checks
+            return
+        if stored != str(self._cells):
+            raise CellsDiffer(
+                f"The deployment was created with {stored} cells, not {self._cells}: write cells={stored} in its URL."
+            )
+
+
+class Place:
+    """One cell of a cluster: its number, its hash tag, and the slot of that. Raises ``ValueError`` for a wrong URL."""
+
+    def __init__(self, url: str) -> None:
+        number = dict(parse_qsl(urlsplit(url).query)).get("cell", "")
+        self.cells = cells_of(url)
+        if not (number.isascii() and number.isdigit() and int(number) < self.cells):
+            raise ValueError(f"cell= must be the number of one of the {self.cells} cells, from 0")
+        self.number = int(number)
+        self.tag = tags(self.cells)[self.number]
+        self.slot = key_slot(self.tag.encode())
+        self.topology = Topology(url, self.cells)
+
+    @property
+    def owner(self) -> tuple[str, int] | None:
+        """The node that has the slot, as far as is known."""
+        return self.topology.owner(self.slot)
+
+
+class OfCell:
+    """A connection to the node that has the slot of a cell, mixed into a class of redis-py."""
+
+    place: Place
+    follows_primary = True
+    of_cluster = True
+
+    @property
+    def stale(self: Any) -> bool:
+        """Whether another node has the slot, as far as this process knows."""
+        owner = self.place.owner
+        return owner is not None and owner != (self.host, self.port)
+
+    async def _connect(self: Any) -> None:
+        self.host, self.port = await self.place.topology.find(self.place.slot)
+        await super()._connect()  # type: ignore[misc]
+
+    async def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
+        """Connect. The next attempt asks the cluster where the slot is by then."""
+        try:
+            await super().connect_check_health(*args, **options)  # type: ignore[misc]
+        except (RedisError, OSError) as exc:
+            self.place.topology.doubt()
+            if isinstance(exc.__cause__, CellsDiffer):  # redis-py wraps what it does not know
+                raise exc.__cause__ from None
+            raise
+
+    async def read_response(self: Any, *args: Any, **options: Any) -> Any:
+        """Read a reply. One that sends us elsewhere is a lost connection."""
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except ELSEWHERE as exc:
+            await self.disconnect(nowait=True)
+            raise self._elsewhere(exc) from exc
+
+    def error_of(self: Any, text: str) -> Exception:
+        """Return the exception for the text of an error."""
+        error: Exception = super().error_of(text)  # type: ignore[misc]
+        return self._elsewhere(error) if isinstance(error, ELSEWHERE) else error
+
+    def _elsewhere(self, error: Exception) -> Exception:
+        self.place.topology.doubt()
+        return RedisConnectionError(f"the slot of the cell is not here: {error}")

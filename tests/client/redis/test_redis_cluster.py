@@ -1,0 +1,181 @@
+"""Cells on a Redis Cluster: each is a hash tag, whose node is found, followed and found again."""
+
+import asyncio
+import contextlib
+
+import pytest
+from redis import Redis
+from support.clusters import Cluster
+from support.ensemble import open_ensemble
+from support.eventually import wait_until_async
+
+from antiphon.client import AsyncClient
+from antiphon.errors import SettingsError, StoreUnsupported
+from antiphon.input.ids import cell_hash
+from antiphon.redis import subscription as subscribe
+from antiphon.redis.cells import open_cells
+from antiphon.wire.connection.cluster import tags
+from antiphon.wire.connection.open import cell_urls, open_redis
+
+CELLS = 4
+SESSIONS = [f"s{number}" for number in range(8)]
+
+pytestmark = pytest.mark.main_path
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Silence is noticed in a second, not in five: the tests need not wait for longer."""
+    monkeypatch.setitem(open_redis.__kwdefaults__, "timeout_seconds", 1.0)
+    monkeypatch.setattr(subscribe, "SILENCE_SECONDS", 1.0)
+
+
+@pytest.fixture
+def cluster(server_kind):
+    with Cluster(server_kind, primaries=2) as cluster:
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def workers(ensemble, **settings):
+    async with contextlib.AsyncExitStack() as stack:
+        for url in cell_urls(ensemble.url):
+            await stack.enter_async_context(ensemble.worker(url=url, cells=ensemble.url, **settings))
+        yield
+
+
+@contextlib.asynccontextmanager
+async def reader(ensemble, session):
+    """A reader from the beginning, whose events are those that are kept, at the end."""
+    seen = []
+
+    async def read():
+        seen.extend([event.to_json() async for event in ensemble.client.subscribe(session, 0)])
+
+    reading = asyncio.create_task(read())
+    try:
+        yield
+        kept = [event.to_json() for event in await ensemble.events(session)]
+        await wait_until_async(
+            lambda: len(seen) >= len(kept) or reading.done(), 20, "the reader has seen everything"
+        )
+        assert seen == kept
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+def place_of(ensemble, session):
+    return ensemble.client.connections.cell_of_session(session).redis.connection_pool.place
+
+
+def keys_of(node):
+    with Redis.from_url(node.url, decode_responses=True) as redis:
+        return redis.keys("*")
+
+
+async def test_turns_run_and_stream_in_every_cell_of_a_cluster(cluster, tmp_path):
+    async with open_ensemble(cluster.url(CELLS), tmp_path / "stage") as ensemble, workers(ensemble):
+        assert len({ensemble.client.connections.cell_of_session(name).name for name in SESSIONS}) == CELLS
+        for name in SESSIONS:
+            turn = await ensemble.submit(name, "Hi tool:note words:3")
+            seen = [event.type async for event in turn.stream()]
+            assert seen[-1] == "turn_finished"
+            assert "text_delta" in seen
+        await ensemble.whole(*SESSIONS)
+        found = {row.session_id async for row in ensemble.client.sessions()}
+        assert found == set(SESSIONS)
+    keys = [key for node in cluster.nodes for key in keys_of(node)]
+    assert all(keys_of(node) for node in cluster.nodes), "each node has a share"
+    assert {key.split(":")[0] for key in keys} == {"ant", "rq"}
+    assert {key.split(":")[1] for key in keys} == {f"{{{tag}}}" for tag in tags(CELLS)}
+
+
+async def test_a_deployment_keeps_its_number_of_cells(cluster):
+    async with AsyncClient(cluster.url(CELLS)) as client:
+        await client.session("s").messages()
+    async with AsyncClient(cluster.url(1)) as client:
+        with pytest.raises(
+            StoreUnsupported, match=f"was created with {CELLS} cells, not 1: write cells={CELLS}"
+        ):
+            await client.submit("s", "Hi", agent="a")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    "url", ["redis+cluster://h:1", "redis+cluster://h:1?cells=x", "redis+cluster://h:1?cells=0"]
+)
+def test_the_number_of_cells_must_be_given(url):
+    with pytest.raises(
+        SettingsError, match="cells= must be the number of cells of the deployment, 1 to 1024, as in"
+    ):
+        open_cells(url)
+
+
+@pytest.mark.one_server
+def test_cells_divide_slots_and_sessions_evenly():
+    cells = open_cells("redis+cluster://h:1?cells=64")
+    places = [cell.redis.connection_pool.place for cell in cells]
+    assert [place.slot * 64 // 16384 for place in places] == list(range(64))
+    of = [cells.of_hash(cell_hash(f"session-{number}")).name for number in range(6400)]
+    most = max(of.count(name) for name in set(of))
+    assert len(set(of)) == 64
+    assert most < 200
+
+
+async def test_a_failover_is_followed_by_workers_and_readers(server_kind, impatient, tmp_path):
+    with Cluster(server_kind, primaries=3, replicas=1) as cluster:
+        async with (
+            open_ensemble(cluster.url(CELLS), tmp_path / "stage") as ensemble,
+            workers(ensemble, lease=2),
+        ):
+            async with reader(ensemble, "s"):
+                await (await ensemble.submit("s", "before it")).result(60)
+                turn = await ensemble.submit("s", "go on gate:g words:5")
+                await ensemble.waits("g")
+                slot = place_of(ensemble, "s").slot
+                primary = cluster.owner(slot)
+                await wait_until_async(
+                    lambda: cluster.in_step(primary), 10, "its replica has all that was written"
+                )
+                primary.kill()
+                await wait_until_async(
+                    lambda: cluster.owner(slot) is not primary, 30, "its replica is the primary"
+                )
+                ensemble.stage.open("g")
+                await turn.result(60)
+                await (await ensemble.submit("s", "after it")).result(60)
+            await ensemble.whole("s")
+
+
+async def test_a_cell_moves_to_another_node_while_its_turns_stream(cluster, tmp_path):
+    async with open_ensemble(cluster.url(CELLS), tmp_path / "stage") as ensemble, workers(ensemble):
+        async with reader(ensemble, "s"):
+            await (await ensemble.submit("s", "before it")).result(60)
+            turn = await ensemble.submit("s", "words:100 gate:g")
+            await ensemble.seen("s", "text_delta", 3)
+            slot = place_of(ensemble, "s").slot
+            before = cluster.owner(slot)
+            await cluster.move_at_once(slot)
+            assert cluster.owner(slot) is not before
+            ensemble.stage.open("g")
+            await turn.result(60)
+            await (await ensemble.submit("s", "after it")).result(60)
+        await ensemble.whole("s")
+
+
+async def test_a_cell_moves_key_by_key_and_pauses_in_the_meantime(cluster, tmp_path):
+    async with open_ensemble(cluster.url(CELLS), tmp_path / "stage") as ensemble, workers(ensemble):
+        async with reader(ensemble, "s"):
+            await (await ensemble.submit("s", "before it")).result(60)
+            turn = await ensemble.submit("s", "words:100 gate:g")
+            await ensemble.seen("s", "text_delta", 3)
+            place = place_of(ensemble, "s")
+            before = cluster.owner(place.slot)
+            async with cluster.moving_key_by_key(place.slot):
+                ensemble.stage.open("g")
+                await wait_until_async(lambda: place.topology._in_doubt, 10, "a call has met the move")
+            assert cluster.owner(place.slot) is not before
+            await turn.result(60)
+            await (await ensemble.submit("s", "after it")).result(60)
+        await ensemble.whole("s")
