@@ -11,8 +11,8 @@ from antiphon.wire.scripts import Script, load_script
 
 
 @cache
-def other_text(name: str, clock: str = "clock") -> Script:
-    script = load_script(name, clock)
+def other_text(name: str, clock: str = "clock", cluster: bool = False) -> Script:
+    script = load_script(name, clock, cluster)
     source = f"{script.source}\n-- another release"
     return replace(script, source=source, sha=hashlib.sha1(source.encode()).hexdigest())
 

@@ -40,8 +40,7 @@ FIRST_TAG = "0"
 
 def each_cell(url: str) -> list[str]:
     """Return a URL for each cell of a cluster; other URLs are those of one cell. Raises ``ValueError``."""
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or "cell" in dict(parse_qsl(parts.query)):
+    if url.partition("://")[0] not in SCHEMES or "cell" in dict(parse_qsl(urlsplit(url).query)):
         return [url]
     return [f"{url}&cell={number}" for number in range(cells_of(url))]
 
@@ -80,7 +79,7 @@ class CellsDiffer(ClusterError):
 
 
 class Topology:
-    """Which node has which slot, as the cluster said last. It is asked again when that turns out to be wrong."""
+    """Which node has which slot, as the cluster last reported. It is asked again when that turns out to be wrong."""
 
     def __init__(self, url: str, cells: int) -> None:
         self.key = ""
