@@ -24,6 +24,8 @@ from antiphon.wire.records import ClaimedTurn, Emit
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.providers.stream.json_text import valid
 
+log = logging.getLogger("antiphon.publisher")
+
 HIGH_SECONDS = 0.05
 WEIGHT = 0.2
 FORGET_SECONDS = 1.0
@@ -57,9 +59,8 @@ class Lag:
         return now - self._noted_at <= FORGET_SECONDS
 
 
-log = logging.getLogger("antiphon.publisher")
-
-WINDOW_SECONDS = 0.015
+WINDOW_SECONDS, LONGEST_WINDOW_SECONDS = 0.015, 0.04
+SENDS_A_SECOND = 12_500
 GATHER_SECONDS = 0.003
 EMIT_AT_ONCE = 128
 CALLS_AT_ONCE = 8
@@ -227,9 +228,7 @@ class TurnSink:
 
 
 def _check(text: object) -> None:
-    """Raise ``TypeError`` in the turn that publishes the event: what is sent later is sent for all turns
-    of the process.
-    """
+    """Raise ``TypeError`` in the turn that publishes the event: later it would fail all turns of the process."""
     if not isinstance(text, str):
         raise TypeError(f"A piece of an answer must be text, not {type(text).__name__}.")
 
@@ -310,8 +309,7 @@ class Publisher:
     async def _due(self) -> float:
         """Wait until a call is due, and return since when a sink has waited.
 
-        A call is due at once after a silence or if more sinks wait than one call holds, else shortly after the last
-        one.
+        A call is due at once after a silence or if one cannot hold all sinks that wait, else shortly after the last.
         """
         while not self._waiting:
             self._some.clear()
@@ -338,7 +336,7 @@ class Publisher:
 
     async def _send(self, part: list[tuple[TurnSink, Emit]], since: float) -> None:
         """Send one call. Then its sinks wait for the rest of their window, and those whose emit failed for a pause."""
-        over = time.monotonic() + WINDOW_SECONDS
+        over = time.monotonic() + self._window
         try:
             answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
         except StoreError as exc:
@@ -356,6 +354,12 @@ class Publisher:
                 failed.append(sink)
         self._return_after(over - now, served)
         self._return_after(RETRY_SECONDS, failed)
+
+    @property
+    def _window(self) -> float:
+        """How long a session joins its deltas: longer where so many send that Redis would be overloaded."""
+        seconds = (len(self._away) + len(self._waiting)) / SENDS_A_SECOND
+        return max(WINDOW_SECONDS, min(seconds, LONGEST_WINDOW_SECONDS))
 
     def _return_after(self, seconds: float, sinks: list[TurnSink]) -> None:
         if seconds > 0:
@@ -384,9 +388,5 @@ class Publisher:
         """… and once that all sinks can publish again."""
         self._failing.discard(sink)
         if self._failing_since and not self._failing:
-            log.info(
-                "events are published again after %.1f s",
-                time.monotonic() - self._failing_since,
-                extra={"action": "outage_ended"},
-            )
-            self._failing_since = 0.0
+            failed, self._failing_since = time.monotonic() - self._failing_since, 0.0
+            log.info("events are published again after %.1f s", failed, extra={"action": "outage_ended"})

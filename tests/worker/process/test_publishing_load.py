@@ -1,0 +1,107 @@
+"""How many sends many streams cost, and how late their deltas are, counted in a time that passes only here."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import json
+import selectors
+import types
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.wire.records import ClaimedTurn, Emit
+from antiphon_worker.process import publisher
+from antiphon_worker.process.lease import Lease
+from antiphon_worker.process.publisher import Publisher, TurnSink
+
+ANSWER_SECONDS = 0.002
+PACE_SECONDS = 0.02
+
+
+class Passing(selectors.DefaultSelector):
+    """A selector that does not wait: the time passes instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class Counting:
+    """A cell that answers each emit after a moment, and notes the texts of each session with the time."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.sends = 0
+        self.late: dict[str, list[float]] = {}  # by session, how late its pieces were sent
+
+    async def emit(self, emits: Sequence[Emit]) -> list[str]:
+        self.sends += len(emits)
+        for one in emits:
+            for body in one.bodies:
+                for said in json.loads(body)["text"].split():
+                    self.late.setdefault(one.session_id, []).append(self._now() - float(said))
+        await asyncio.sleep(ANSWER_SECONDS)
+        return [""] * len(emits)
+
+
+def sink_of(session: str, of: Publisher) -> TurnSink:
+    known = SessionId(session), TurnId(session), Fence("1-a")
+    turn = ClaimedTurn(*known, "", None, None, None, "", b"{}", 1, 1, 0, 0, 1, "q", [], [], 0)
+    return TurnSink(turn, Lease(turn.session_id, turn.turn_id, turn.fence, 1e9), of)
+
+
+def streamed(monkeypatch: pytest.MonkeyPatch, number: int, seconds: float) -> Counting:
+    """Let this many sessions stream at 50 chunks/s, each begun at another moment."""
+    selector = Passing()
+    loop = asyncio.SelectorEventLoop(selector)
+    monkeypatch.setattr(loop, "time", lambda: selector.now)
+    monkeypatch.setattr(publisher, "time", types.SimpleNamespace(monotonic=lambda: selector.now))
+    cell = Counting(lambda: selector.now)
+
+    async def stream() -> None:
+        sending = Publisher(cell)  # type: ignore[arg-type]
+        running = asyncio.create_task(sending.run())
+        chunks = [(PACE_SECONDS * n / number, n, sink_of(f"s{n}", sending)) for n in range(number)]
+        for counter in itertools.count(number):
+            at, _, sink = heapq.heappop(chunks)
+            if at > seconds:
+                break
+            await asyncio.sleep(at - selector.now)
+            sink.text(1, f"{selector.now} ")
+            heapq.heappush(chunks, (at + PACE_SECONDS, counter, sink))
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    try:
+        loop.run_until_complete(stream())
+    finally:
+        loop.close()
+    return cell
+
+
+def test_few_streams_send_each_delta_at_once(monkeypatch):
+    cell = streamed(monkeypatch, 100, 1.0)
+    assert cell.sends == sum(map(len, cell.late.values())) == pytest.approx(5_000, rel=0.03)
+    assert max(map(max, cell.late.values())) < 0.01
+
+
+def test_many_streams_join_their_deltas_and_keep_their_first_ones_quick(monkeypatch):
+    cell = streamed(monkeypatch, 800, 1.0)
+    pieces = sum(map(len, cell.late.values()))
+    assert pieces == pytest.approx(40_000, rel=0.03)
+    assert cell.sends < 0.55 * pieces
+    assert max(late[0] for late in cell.late.values()) < 0.01
+    assert max(map(max, cell.late.values())) < publisher.LONGEST_WINDOW_SECONDS + 0.005
+
+
+def test_the_window_grows_before_the_most_sends_a_second_are_reached(monkeypatch):
+    sends = {number: streamed(monkeypatch, number, 1.0).sends for number in (200, 300, 500)}
+    assert sends[200] == pytest.approx(10_000, rel=0.03)
+    assert max(sends.values()) < 1.1 * publisher.SENDS_A_SECOND
