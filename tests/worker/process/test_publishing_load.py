@@ -32,6 +32,13 @@ class Passing(selectors.DefaultSelector):
         return super().select(0)
 
 
+async def passing(seconds: float) -> None:
+    """Let this much of the time of the loop pass."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(seconds, over.set_result, None)
+    await over
+
+
 class Counting:
     """A cell that answers each emit after a moment, and notes the texts of each session with the time."""
 
@@ -46,7 +53,7 @@ class Counting:
             for body in one.bodies:
                 for said in json.loads(body)["text"].split():
                     self.late.setdefault(one.session_id, []).append(self._now() - float(said))
-        await asyncio.sleep(ANSWER_SECONDS)
+        await passing(ANSWER_SECONDS)
         return [""] * len(emits)
 
 
@@ -72,10 +79,10 @@ def streamed(monkeypatch: pytest.MonkeyPatch, number: int, seconds: float) -> Co
             at, _, sink = heapq.heappop(chunks)
             if at > seconds:
                 break
-            await asyncio.sleep(at - selector.now)
+            await passing(at - selector.now)
             sink.text(1, f"{selector.now} ")
             heapq.heappush(chunks, (at + PACE_SECONDS, counter, sink))
-        await asyncio.sleep(1)
+        await passing(1)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
