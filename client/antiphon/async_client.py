@@ -50,6 +50,7 @@ from antiphon.redis.results import as_completed, results
 from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.schedules import AsyncSchedules
 from antiphon.redis.search import SearchOptions, SearchPage, checked_search, search_turns
+from antiphon.redis.sent_events import send_event
 from antiphon.redis.submission import Submission, submit_all
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.titles import remove_title
@@ -336,6 +337,25 @@ class AsyncClient:
         async for turn in list_due(cells):
             if where in (None, turn.session_id) and asked in (None, turn.tenant):
                 yield turn
+
+    async def send_event(
+        self, name: str, data: Any = None, *, key: str | None = None, tenant: str | None = None
+    ) -> int:
+        """Send an event to the turns that wait for it (``context.wait_for_event``). Returns how many it has reached.
+
+        ``data`` has a JSON form of at most 64 KiB. With a ``tenant`` it reaches turns of this tenant alone, otherwise
+        turns without a tenant. It is kept for a day, of a tenant's the last 10,000: a turn that begins to wait later
+        receives it too. Each waiting call receives an event once. Sending one with the same name, tenant and ``key``
+        within that day is the same event.
+
+        When this returns, the event is stored. If it raises ``StoreError``, some turns may have received it: send it
+        again with the same ``key``. Raises ``InvalidId`` for a name that is not 1 to 128 letters, digits and any of
+        ``_.:/@-``, ``UsageError`` and ``LimitReached``.
+
+        >>> await client.send_event("payment:4711", {"amount": 30}, key="evt_1")
+        0
+        """
+        return await send_event(self.connections.cells, name, data, key=key, tenant=tenant)
 
     def schedules(self, session: str | None = None, *, tenant: str | None = None) -> AsyncSchedules:
         """Return the schedules of a session, or of all sessions, perhaps of one tenant: to list, set, pause and delete.

@@ -21,6 +21,7 @@
     ├─ NotFound                     SessionNotFound, TurnNotFound (TurnDeleted), MessageNotFound
     ├─ SessionBusy                  the session is running a turn, or its inbox is full
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
+    ├─ EventTimeout                 no event came in time (also a TimeoutError)
     ├─ StepFailed                   a durable step of a tool or turn function failed; what its journal keeps of it
     ├─ StreamError                  StreamGap: events after the cursor are no longer kept
     ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
@@ -577,6 +578,12 @@ class StepFailed(AgentError):
     """A durable step failed."""
 
     code = "step_failed"
+
+
+class EventTimeout(AgentError, TimeoutError):
+    """No event of this name came within the time."""
+
+    code = "event_timeout"
 
 
 class ToolError(AgentError):

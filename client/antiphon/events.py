@@ -27,13 +27,12 @@ from antiphon.model import (
 from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 
 __all__ = [
-    "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "Handoff", "Heartbeat",
+    "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "EventReceived", "Handoff", "Heartbeat",
     "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "ModelChanged", "OutputDelta",
     "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "SessionTitled", "StepFinished",
-    "StepRecorded",
-    "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent", "TurnCancelledEvent",
-    "TurnFailedEvent", "TurnFinished", "TurnQueued", "TurnResumed", "TurnRetrying", "TurnSleeping", "TurnStarted",
-    "TurnSteered", "TurnSuspended", "UnknownEvent", "VariablesChanged", "decode_event",
+    "StepRecorded", "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent",
+    "TurnCancelledEvent", "TurnFailedEvent", "TurnFinished", "TurnQueued", "TurnResumed", "TurnRetrying",
+    "TurnSleeping", "TurnStarted", "TurnSteered", "TurnSuspended", "UnknownEvent", "VariablesChanged", "decode_event",
 ]  # fmt: skip
 
 
@@ -225,7 +224,7 @@ class TurnSuspended(EventBase, tag="turn_suspended"):
 
 
 class TurnSleeping(EventBase, tag="turn_sleeping"):
-    """The turn waits, without a worker, for the end of these sleeps. ``turn_resumed`` follows."""
+    """The turn waits, without a worker, for these sleeps to end or events to come. ``turn_resumed`` follows."""
 
     type: ClassVar[Literal["turn_sleeping"]] = "turn_sleeping"
     waits: list[Wait] = field(default_factory=list)
@@ -241,6 +240,19 @@ class StepRecorded(EventBase, tag="step_recorded"):
     call_id: str = ""
     name: str = ""
     is_error: bool = False
+
+
+class EventReceived(EventBase, tag="event_received"):
+    """A call of the turn that waits for an event has received it. The data is not published.
+
+    ``wait_id`` is the ``id`` of the wait in ``turn_sleeping``, ``event_name`` what it waits for, and ``event_id`` is
+    the same wherever this event was received.
+    """
+
+    type: ClassVar[Literal["event_received"]] = "event_received"
+    wait_id: str = ""
+    event_name: str = ""
+    event_id: str = ""
 
 
 class TurnResumed(EventBase, tag="turn_resumed"):
@@ -397,6 +409,7 @@ KnownEvent: TypeAlias = (
     | TurnSuspended
     | TurnSleeping
     | StepRecorded
+    | EventReceived
     | TurnResumed
     | TurnSteered
     | Handoff

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antiphon.ext.turns import TurnFunction
 from antiphon.hooks import hooks_of
+from antiphon.input.values import now_ms
 from antiphon.model import Decision, Message, Wait
 from antiphon.testing import script, tool_call
 from antiphon.tools import Context
@@ -52,6 +53,9 @@ class Turn:
         self.writes += 1
         if self.writes == self.crash_at:
             raise Crash
+
+    async def now(self):
+        return now_ms()
 
     async def checkpoint(self):
         pass

@@ -14,7 +14,7 @@ from simulation.beside import Due
 from simulation.hooks import Round
 from simulation.model import ENDED, is_deleted, queue_of
 from simulation.stock import StockWorker
-from simulation.workers import DIES, LOST, REVISES, Worker
+from simulation.workers import DIES, EVENTS, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
 
 READ = "r1"
@@ -56,7 +56,7 @@ FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
     "editing/erase": LIVES,
-    "decide": PEOPLE,
+    "decide": PEOPLE, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-a", "w3": "app-b"}
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
@@ -191,6 +191,10 @@ class Actors:
         model = self._world.model
         if random.random() < 0.45:
             random.choice(self._workers).suspend(random)
+            return
+        if random.random() < 0.4:
+            event = f"{random.randint(1, 12):032x}"
+            self._world.send(random.choice(EVENTS), event, random.choice([*OF_TENANTS, "", ""]))
             return
         waited = [turn for turn in model.turns.values() if turn.calls]
         waiting = [turn for turn in waited if turn.status == "suspended"]

@@ -294,6 +294,10 @@ class Model(Transitions):
             return [b"NOT_SUSPENDED", b"cancelled"]
         return super().decide(turn_id, call_id, op, kind, json, keep_events)
 
+    def _waiting_for(self, event: str) -> list[Turn]:
+        """One that RQ's tools have cancelled receives nothing: the reaper withdraws it."""
+        return [turn for turn in super()._waiting_for(event) if self.rq[turn.id] != "canceled"]
+
     # reapers
 
     def reap(

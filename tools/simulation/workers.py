@@ -13,6 +13,7 @@ from antiphon.wire.cell import STEER, SUPERSEDED
 from antiphon.wire.records import ClaimedTurn, Claims
 from simulation.world import Calls, World
 
+EVENTS = ["paid", "sent"]  # that turns wait for
 LOST = 0.12  # how often an answer is lost
 DIES = 0.04
 REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
@@ -229,6 +230,10 @@ class Worker:
         ]  # fmt: skip
         if not calls or random.random() < 0.3:
             calls.append(Wait("c", "sleep", seconds=random.choice([1.0, 20.0, 86_400.0])))
+        for name in random.sample(EVENTS, random.choice([0, 0, 1, 2])):
+            after = random.randint(0, self._world.model.event_position)
+            seconds = random.choice([5.0, 50.0, 86_400.0])
+            calls.append(Wait("c", f"event {name}", "event", seconds, event=name, after=after))
         call = partial(self._world.suspend, task.turn, calls, aside=aside)
         self._sent.append(call)
 

@@ -476,6 +476,11 @@ class World:
         )
         return self.did(what, answer)
 
+    def send(self, name: str, event: str, tenant: str = "", most: int = 3) -> None:
+        sent = encode({"data": f"{name}/{event}"})
+        answer = run(self.cell.run("events/send", name, tenant, event, sent, most, 1_000))
+        self.did(f"send {event} of {name} to {tenant!r}", answer)
+
     def decide(self, turn: str, call: str, op: str, kind: DecisionKind) -> None:
         answer = run(self.cell.run("decide", turn, call, op, kind, encode(Decision(call, kind)), KEEP_EVENTS))
         self.did(f"decide {turn} {call} {op} {kind}", answer)

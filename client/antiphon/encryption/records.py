@@ -51,7 +51,8 @@ FORMS: dict[str, Form] = {
     # What readers follow a session by, and what says how a turn goes on.
     "event": Form(
         "event", clear=("type", "session_id", "turn_id", "run", "attempt", "step", "kept", "keep", "code"),
-        added=("seq", "at", "position", "worker", "retry_at", "input_omitted", "steered_id", "steered_into"),
+        added=("seq", "at", "position", "worker", "retry_at", "input_omitted", "steered_id", "steered_into",
+               "event_name", "event_id", "wait_id"),
         within={
             "input": "input", "reason": "reason", "message": "reason", "service": "service", "calls": "call",
             "waits": "call", "decisions": "decision",
@@ -68,7 +69,7 @@ FORMS: dict[str, Form] = {
         kind: Form(kind)
         for kind in (
             "input", "message", "response", "service", "agent", "metadata", "variables", "offered", "files", "plan",
-            "fact",
+            "fact", "sent",
         )
     },
     **{

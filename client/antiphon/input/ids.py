@@ -20,6 +20,7 @@ Fence = NewType("Fence", str)
 
 _TURN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_EVENT_NAME = re.compile(r"[A-Za-z0-9_.:/@-]{1,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
@@ -36,6 +37,16 @@ def tenant_id(value: object) -> str:
 def user_name(value: object) -> str:
     """Check the name of a user, which has the limits of a session id. Raises ``InvalidId``."""
     return _text(value, "user")
+
+
+def event_name(value: object) -> str:
+    """Check the name of an event that turns wait for. Raises ``InvalidId``."""
+    name = _text(value, "event name")
+    if not _EVENT_NAME.fullmatch(name):
+        raise InvalidId(
+            f"{name[:80]!r} is not a valid event name: use 1 to 128 letters, digits and any of '_.:/@-'."
+        )
+    return name
 
 
 def other_tenant(session: str, tenant: str) -> WrongTenant:

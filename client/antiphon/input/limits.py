@@ -35,6 +35,10 @@ class Limits:
     waiting_turns: int = _limit(1_000, "turns in the inbox of one session (`SessionBusy`)")
     tenant_turns: int = _limit(10_000, "turns of one tenant in one Redis that have not ended")
     tenant_schedules: int = _limit(1_000, "schedules of one tenant in one Redis")
+    event_bytes: int = _limit(64 * 1024, "the data of one `send_event`")
+    tenant_events: int = _limit(
+        10_000, "sent events of one tenant that one Redis keeps; the oldest are dropped first"
+    )
     sessions: int = _limit(10_000_000, "sessions of one Redis")
     session_users: int = _limit(1_000, "users that the turns of one session name")
     delayed_turns: int = _limit(100_000, "delayed turns of one Redis that are not due yet")
@@ -43,7 +47,7 @@ class Limits:
     custom_events: int = _limit(1_000, "calls of `context.emit` in one tool call")
     step_bytes: int = _limit(1024 * 1024, "the result of one `context.step`")
     steps: int = _limit(
-        10_000, "calls of `context.step` and `context.sleep` in one tool call or turn function"
+        10_000, "calls of `context.step`, `sleep` and `wait_for_event` in one tool call or turn function"
     )
     decision_bytes: int = _limit(
         8 * 1024 * 1024, "one decision about a tool call: its reason, new arguments or result"

@@ -68,10 +68,12 @@ class OpenCall(Struct, omit_defaults=True):
 
 
 class Wait(Struct, omit_defaults=True):
-    """What a suspended turn waits for without a decision: the end of a sleep, until ``until`` (ms since 1970).
+    """What a suspended turn waits for without a decision, until ``until`` (ms since 1970).
 
-    ``call_id`` is the tool call that sleeps, '' if the function of the turn does. ``name`` is that of the sleep in its
-    call, ``seconds`` how long it still was when the turn was suspended.
+    That is the end of a sleep or, with the kind ``event``, an event or the end of the time for it. ``call_id`` is the
+    tool call that waits, '' if the function of the turn does. ``name`` is that of the wait in its call, and ``event``
+    that of the event. ``seconds`` is how long it could still last when the turn was suspended. An event that was sent
+    at the position ``after`` or before is not waited for: the call has received it.
 
     >>> Wait("call_1", "sleep#2", seconds=28_800.0).id
     'sleep#2:call_1'
@@ -82,6 +84,8 @@ class Wait(Struct, omit_defaults=True):
     kind: str = "sleep"
     seconds: float = 0.0
     until: int | None = None
+    event: str = ""
+    after: int = 0
 
     @property
     def id(self) -> str:

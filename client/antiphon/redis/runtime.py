@@ -20,6 +20,7 @@ from antiphon.redis.connections import Connections
 from antiphon.redis.edits import Edits, Found
 from antiphon.redis.forks import fork_in_redis
 from antiphon.redis.listing import list_sessions, warn_if_unserved
+from antiphon.redis.sent_events import send_event
 from antiphon.redis.turn import AsyncTurn, error_of
 from antiphon.redis.turn_records import read_page
 from antiphon.session.background import own_turns, waits_for_itself
@@ -160,6 +161,11 @@ class RedisRuntime:
             await self._bring_back(session)
         cells = (await self._connected(session.store)).cells
         await fork_in_redis(cells.of_session(session.id), cells.of_session(fork.id), session.id, fork, at)
+
+    async def send_event(self, session: SessionRef, name: str, data: Any, key: str | None) -> int:
+        found = await self._found(session, *NO_MESSAGES)
+        cells = (await self._connected(session.store)).cells
+        return await send_event(cells, name, data, key=key, tenant=found.value("tenant") or session.tenant)
 
     async def children(self, session: SessionRef) -> list[str]:
         return (await self._found(session, *NO_MESSAGES)).children

@@ -248,6 +248,17 @@ class AsyncSession:
             raise MessageNotFound(session_id=self.session_id)
         return await self._revise(work_of(text, options, self._agent, submitted=True, revises=message_id))
 
+    async def send_event(self, name: str, data: Any = None, *, key: str | None = None) -> int:
+        """Send an event to the turns that wait for it (``context.wait_for_event``), as ``AsyncClient.send_event`` does.
+
+        It reaches the turns of all sessions that have the tenant of this one, or none if this one has none. Without
+        Redis these are the sessions of this process. Returns how many turns it has reached.
+
+        >>> await session.send_event("payment:4711", {"amount": 30})
+        0
+        """
+        return await (await self._ready()).send_event(self._ref, name, data, key)
+
     # History.
 
     async def messages(self) -> list[Message]:

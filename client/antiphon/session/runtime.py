@@ -281,6 +281,10 @@ class Runtime(Protocol):
         """Decide about a pending tool call. Raises ``AlreadyDecided``, ``NotSuspended`` and ``TurnNotFound``."""
         ...
 
+    async def send_event(self, session: SessionRef, name: str, data: Any, key: str | None) -> int:
+        """Send an event to the waiting turns of the session's tenant. Return how many it has reached."""
+        ...
+
     async def submit(self, session: SessionRef, work: Work) -> TurnHandle:
         """Submit a turn that runs independently of the caller."""
         ...

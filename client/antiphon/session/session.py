@@ -741,6 +741,27 @@ class Session(Synchronous[AsyncSession]):
             ),
         )
 
+    def send_event(self, name: str, data: Any = None, *, key: str | None = None) -> int:
+        """Send an event to the turns that wait for it (``context.wait_for_event``), as ``Client.send_event`` does.
+
+        It reaches the turns of all sessions that have the tenant of this one, or none if this one has none. Without
+        Redis these are the sessions of this process. Returns how many turns it has reached.
+
+        >>> session.send_event("payment:4711", {"amount": 30})
+        0
+        """
+        return call(self.send_event_async(name, data, key=key))
+
+    async def send_event_async(self, name: str, data: Any = None, *, key: str | None = None) -> int:
+        """``send_event``, awaited.
+
+        Send an event to the turns that wait for it (``context.wait_for_event``), as ``Client.send_event`` does.
+
+        It reaches the turns of all sessions that have the tenant of this one, or none if this one has none. Without
+        Redis these are the sessions of this process. Returns how many turns it has reached.
+        """
+        return await self._async.send_event(name, data, key=key)
+
     @property
     def messages(self) -> list[Message]:
         """A copy of the whole history, without the system prompt.

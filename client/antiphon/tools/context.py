@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import UsageError
+from antiphon.errors import EventTimeout, UsageError
+from antiphon.input.ids import event_name
 from antiphon.input.limits import LIMITS, check_depth, check_size
 from antiphon.input.values import is_a
-from antiphon.tools.durable import DurableCall, attempts, check_step, seconds_of
+from antiphon.tools.durable import LONGEST_SLEEP, DurableCall, attempts, check_step, seconds_of
 
 _EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 
@@ -130,6 +131,27 @@ class Context(Struct):
         seconds = seconds_of(duration)
         return _at_once() if self._call is None else self._call.durable.sleep(seconds)
 
+    def wait_for_event(
+        self, name: str, *, timeout: timedelta | float | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Wait for an event of this name without a worker, and return its data in plain JSON types.
+
+        ``client.send_event``, ``antiphon event`` and the HTTP interface send events. Await it in an asynchronous tool.
+        The turn is suspended as in ``sleep``, and any worker calls the tool again from its start when the event has
+        come. Events of other tenants are never received. An event is kept for a day: one that was sent before is
+        received too. A call that waits repeatedly receives each event once, in the order in which they were sent.
+
+        Raises ``EventTimeout`` if none has come after ``timeout``, a ``timedelta`` or seconds: 30 days at most, which
+        is also the default. Without a worker, as in a test, that is at once.
+
+        >>> await Context().wait_for_event("payment:4711", timeout=timedelta(days=2))
+        Traceback (most recent call last):
+        antiphon.errors.EventTimeout: No event 'payment:4711' came in time.
+        """
+        known = event_name(name)
+        seconds = seconds_of(LONGEST_SLEEP if timeout is None else timeout, "wait_for_event")
+        return _no_event(known) if self._call is None else self._call.durable.wait_for_event(known, seconds)
+
     def progress(self, text: str, fraction: float | None = None) -> None:
         """Publish the tool's progress as a ``tool_progress`` event. ``fraction`` is the done part, from 0 to 1.
 
@@ -164,6 +186,11 @@ class Context(Struct):
 
 async def _at_once() -> None:
     """Sleep without a worker."""
+
+
+async def _no_event(name: str) -> None:
+    """Wait without a worker."""
+    raise EventTimeout(f"No event {name!r} came in time.")
 
 
 def _checked_fraction(value: object) -> float:

@@ -1,4 +1,4 @@
-"""Steps and sleeps: what ``context.step`` and ``context.sleep`` check and run, with or without a worker."""
+"""Steps, sleeps and waits: what ``context.step``, ``sleep`` and ``wait_for_event`` check and run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class DurableCall(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
+    async def wait_for_event(self, event: str, seconds: float) -> Any: ...
+
 
 def check_step(name: object, retries: object, timeout: object) -> None:
     """Raise ``UsageError`` if an argument of a step is not valid, or if no event loop runs here."""
@@ -54,15 +56,15 @@ def check_async(what: str) -> None:
         ) from None
 
 
-def seconds_of(duration: object) -> float:
-    """Return the seconds of a sleep. Raises ``UsageError``."""
+def seconds_of(duration: object, what: str = "sleep") -> float:
+    """Return the seconds of a sleep, or of the time of a wait. Raises ``UsageError``."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     most = LONGEST_SLEEP.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= most:
         raise UsageError(
-            f"context.sleep takes a timedelta or seconds, from 0 to {LONGEST_SLEEP.days} days, not {duration!r}."
+            f"context.{what} takes a timedelta or seconds, from 0 to {LONGEST_SLEEP.days} days, not {duration!r}."
         )
-    check_async("sleep")
+    check_async(what)
     return float(seconds)
 
 

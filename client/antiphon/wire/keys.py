@@ -87,6 +87,17 @@ KINDS: tuple[Kind, ...] = (
          "until they are deleted", lasting=True),
     Kind("tenant_schedules", "tenant_schedules:{}", "set", "the schedules of a tenant, by name and session",
          "until they are deleted", lasting=True),
+    Kind("event", "event:{}", "sorted set", "the ids of the events of a name that were sent, by their positions",
+         "a day after the last one"),
+    Kind("event_data", "event_data:{}", "hash", "these events: when they were sent, how many turns they have reached, "
+         "their data", "a day after the last one"),
+    Kind("tenant_events", "tenant_events:{}", "sorted set", "the events of a tenant, or of none, by the time at which "
+         "they were sent", "a day after the last one"),
+    Kind("event_position", "event_position", "counter", "the position of the last event that was sent in this cell",
+         "kept", lasting=True),
+    Kind("waiters", "waiters:{}", "sorted set", "turns that may wait for an event of a name, by the "
+         "time of their suspension",
+         "30 days after the last turn began to wait"),
     Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) in that queue",
          "empty when the share is idle", lasting=True),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
@@ -254,6 +265,10 @@ class Keys:
     control = _Of()
     schedule = _Of()
     tenant_schedules = _Of()
+    event = _Of()
+    event_data = _Of()
+    tenant_events = _Of()
+    waiters = _Of()
     scheduled = _Of()
     webhook = _Of()
     deliveries = _Of()
@@ -282,6 +297,7 @@ class Keys:
     erasing = _One()
     clock = _One()
     schedules = _One()
+    event_position = _One()
     dispatched = _One()
     webhooks = _One()
     pydantic_index = _One()

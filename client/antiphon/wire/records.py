@@ -145,6 +145,23 @@ class ClaimedTurn(Struct):
     decisions: Sequence[bytes] = ()  # what was decided while it was suspended
     steered: bool = False  # other turns may wait to steer it
     app: str = ""  # the digest of the App on which it has begun
+    received: Sequence[ReceivedEvent] = ()  # by waits of its last suspension
+
+
+class ReceivedEvent(NamedTuple):
+    """An event that a wait has received. ``event`` is its name with its tenant, and ``json`` what was sent."""
+
+    wait_id: str
+    position: int
+    event: str
+    json: bytes
+
+    @classmethod
+    def of(cls, wait_id: bytes, got: bytes) -> ReceivedEvent:
+        """Read "<position> <length> <event><JSON>", as the scripts write it."""
+        position, length, rest = got.split(b" ", 2)
+        event = rest[: int(length)]
+        return cls(text_of(wait_id), int(position), text_of(event), rest[int(length) :])
 
 
 class ForeignJob(NamedTuple):
@@ -258,7 +275,7 @@ def claims(
 
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     """Read a turn from the answer of the claim script."""
-    session, turn, session_fields, turn_fields, journal, history, length, decisions = fields
+    session, turn, session_fields, turn_fields, journal, history, length, decisions, received = fields
     fence, stop, system, variables, agent, window, summary, restored, refused, untold, usage, steer = (
         session_fields
     )
@@ -276,6 +293,7 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         text_of(queue), journal, history, length, summary, text_of(restored), text_of(refused),
         int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
         text_of(untold), usage, text_of(lacking), decisions, steer == turn, text_of(app),
+        [ReceivedEvent.of(*one) for one in received if one[1]],
     )  # fmt: skip
 
 
@@ -313,6 +331,11 @@ def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnR
         return read_turn(turn_id, fields if "deleted" in fields else seal.open_turn(turn_id, fields))
 
 
+def place_of_event(event: str) -> str:
+    """Return where the data of an event belongs, to seal it: to its name and its tenant."""
+    return f"event {event}"
+
+
 CLAIMED = {
     "system": "system", "variables": "variables", "session_agent": "agent", "summary": "summary",
     "request": "request",
@@ -336,6 +359,9 @@ def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
     opened |= {
         name: seal.open_all(session, form, getattr(turn, name)) for name, form in CLAIMED_LISTS.items()
     }
+    opened["received"] = [
+        one._replace(json=seal.open(place_of_event(one.event), "sent", one.json)) for one in turn.received
+    ]
     for name, value in opened.items():
         setattr(turn, name, value)
     turn.stop = seal.reason(session, turn.stop)
@@ -351,7 +377,7 @@ def _is_sealed(turn: ClaimedTurn) -> bool:
         for data in part:
             if MARK in data:
                 return True
-    return False
+    return any(MARK in one.json for one in turn.received)
 
 
 def is_in_the_clear(seal: Sealer, turn: ClaimedTurn) -> bool:

@@ -20,6 +20,12 @@ from antiphon.wire.lists.reading import Place, fields_of
 from antiphon.wire.records import DAMAGE, ClaimedTurn, readable
 
 
+class SentEvent(Struct):
+    """An event as it is stored. What scripts know of it is beside it."""
+
+    data: Any = None
+
+
 class SuspendedTurn(Struct):
     """A turn that waits for decisions. ``suspended`` is since when, in ms since 1970, by the clock of Redis.
 
@@ -42,7 +48,7 @@ async def suspend(
     bodies: Sequence[bytes],
     aside: Usage | None = None,
 ) -> str | None:
-    """Suspend a turn until these calls are decided, and these sleeps are over.
+    """Suspend a turn until these calls are decided, and these sleeps and waits are over.
 
     With ``aside``, which is what the turn has used, the session's next turns pass it by.
 
@@ -81,11 +87,16 @@ def place_of(call: OpenCall | Wait) -> tuple[str, str, AtLimit]:
     )
 
 
+def awaited(call: OpenCall | Wait) -> str:
+    """Return the event that something waits for, behind the position from which on; '' if it waits for none."""
+    return f"{call.after} {call.event}" if isinstance(call, Wait) and call.event else ""
+
+
 def _flat(cell: Cell, session_id: str, call: OpenCall | Wait) -> tuple[str | int | bytes, ...]:
     """A call as the script takes it, which adds ``until`` at the end of the JSON."""
     ms = "" if call.seconds is None else max(int(call.seconds * 1000), 0)
     body = cell.seal.seal(session_id, "call", encode(msgspec.structs.replace(call, until=None)))
-    return *place_of(call), ms, body, _at_limit(cell, session_id, call)
+    return *place_of(call), ms, body, _at_limit(cell, session_id, call), awaited(call)
 
 
 def _at_limit(cell: Cell, session_id: str, call: OpenCall | Wait) -> bytes:
@@ -130,6 +141,7 @@ _WANTED = {
     b"tool": "waits for its result",
     b"approval": "waits to be approved or rejected",
     b"sleep": "sleeps until its time: nobody decides about it",
+    b"event": "waits for an event: nobody decides about it",
 }
 
 
@@ -139,6 +151,20 @@ def decisions_of(found: Sequence[bytes], turn_id: TurnId) -> list[Decision]:
         return []
     with readable("A decision", turn_id=turn_id):
         return [msgspec.json.decode(data, type=Decision) for data in found]
+
+
+def claimed_decisions(turn: ClaimedTurn) -> dict[str, Decision]:
+    """Return what a claimed turn has waited for, by the ids of its calls and waits.
+
+    What a wait has received are its ``arguments``: the ``position`` of the event, and its ``data``.
+    Raises ``CorruptRecord``.
+    """
+    found = {one.call_id: one for one in decisions_of(turn.decisions, turn.turn_id)}
+    with readable("An event that a turn has received", turn_id=turn.turn_id):
+        for one in turn.received:
+            got = {"position": one.position, "data": msgspec.json.decode(one.json, type=SentEvent).data}
+            found[one.wait_id] = Decision(one.wait_id, "approve", arguments=got)
+    return found
 
 
 def waits_of(fields: Mapping[str, bytes], turn_id: TurnId) -> list[Wait]:

@@ -120,6 +120,9 @@ class MemoryCell(Cell):
 
     # What is read without a script
 
+    async def server_ms(self) -> int:
+        return self.transitions.clock()
+
     async def turn(self, turn_id: TurnId) -> TurnRecord:
         with self.lock:
             return read_turn(turn_id, dict(self.known_turn(turn_id).record))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from antiphon.input.values import now_ms
-from antiphon_worker.local.records import Session, Turn
+from antiphon_worker.local.records import KeptEvent, Session, Turn
 
 Answer: TypeAlias = list[Any]
 T = TypeVar("T", Session, Turn)
@@ -19,6 +19,7 @@ LONGEST_WAIT_MS = 30 * 86_400_000
 DEFAULT_TTL_MS = 30 * 86_400_000
 FOR_EVER_MS = 100 * 365 * 86_400_000
 KEEP_TURN_MS = 7 * 86_400_000
+KEEP_EVENT_MS = 86_400_000
 SWEEP_MS = 60_000
 ALONE_AFTER, START_ALONE_MS = 2, 30_000
 KEPT_ENDED, KEPT_TURNS, KEPT_RUNS, KEPT_OPS, MOST_UNTOLD = 1000, 1000, 20, 16, 1300
@@ -45,6 +46,8 @@ class Moves:
         self.published: Callable[[str, list[bytes]], None] = lambda session, events: None
         self.woken: Callable[[Turn], None] = lambda turn: None
         self.stopping: Callable[[str, str, str], None] = lambda turn, reason, keep: None
+        self.event_position = 0
+        self.events: dict[str, dict[str, KeptEvent]] = {}  # that were sent, by names and ids
         self.tokens: dict[str, str] = {}  # of the last claim of each worker
         self.fences = 0
         self._ended: dict[str, Turn] = {}  # in the order of their ends

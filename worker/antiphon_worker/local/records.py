@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,9 +14,13 @@ BEFORE_INPUT = len(b'{"messages":')
 
 DELETED = "The session was deleted."
 DECIDABLE = ("approval", "tool")
-"""The kinds of pending calls that take decisions. A sleep ends at its time."""
+"""The kinds of pending calls that take decisions. A sleep ends at its time, and a wait with an event."""
 
 KEPT_OF_DELETED = ("session", "tenant", "queue", "run", "attempt", "queued_seq", "last_seq", "ended_at")
+
+
+OF_CALLS = ("wait", "decision", "limit", "event", "after", "got")
+"""The fields of each pending call of a turn."""
 
 
 class Record(dict[str, bytes]):
@@ -60,6 +65,17 @@ class Call(NamedTuple):
     def decidable(self) -> bool:
         """Whether it takes a decision by a person or by the caller."""
         return self.kind in DECIDABLE
+
+
+@dataclass
+class KeptEvent:
+    """An event that was sent: its place among all, when that was, and how many turns it has reached."""
+
+    position: int
+    at: int
+    tenant: str
+    json: bytes
+    turns: int = 0
 
 
 class Session:
@@ -187,6 +203,11 @@ class Turn:
             session.id.encode(), self.id.encode(), [known.get(name) for name in names],
             [*fields, failing, max(0, spent)], list(self.journal), history[max(first, 0) :], len(history),
             [call.decision for call in self.calls if call.decision],
+            [
+                [call.id.encode(), record.get(f"got:{call.place}")]
+                for call in self.calls
+                if call.kind == "event" and call.decision
+            ],
         ]  # fmt: skip
 
     # What it waits for
@@ -212,11 +233,15 @@ class Turn:
         self.forget_calls()
         bodies: dict[bool, list[bytes]] = {True: [], False: []}  # of calls to decide about, and of sleeps
         soonest = now + longest
-        for place, (call_id, kind, at_limit, ms, json, decision) in enumerate(_sixes(calls), 1):
+        for place, (call_id, kind, at_limit, ms, json, decision, awaited) in enumerate(_sevens(calls), 1):
             until = now + min(longest if ms == "" else int(ms), longest)
             self.record.put(**{f"wait:{place}": f"{until} {at_limit} {kind} {call_id}"})
             if decision:
                 self.record.put(**{f"limit:{place}": decision})
+            if awaited:
+                after, _, event = awaited.partition(" ")
+                self.record.put(**{f"event:{place}": event_of(event, self.record.text("tenant"))})
+                self.record.put(**{f"after:{place}": after})
             bodies[kind in DECIDABLE].append(json[:-1] + b',"until":%d}' % until)
             soonest = min(soonest, until)
         self.record.put(calls=b"[" + b",".join(bodies[True]) + b"]", suspended_at=now)
@@ -227,9 +252,20 @@ class Turn:
     def decide(self, call: Call, op: str, json: bytes, now: int) -> None:
         self.record.put(**{f"decision:{call.place}": op.encode() + b" " + json[:-1] + b',"at":%d}' % now})
 
+    def waits_for(self, event: str) -> bool:
+        """Whether a call waits for an event of this name."""
+        return any(self.record.text(f"event:{one.place}") == event and not one.decision for one in self.calls)
+
+    def receive(self, call: Call, event: str, sent: KeptEvent, now: int) -> None:
+        """Let a call have an event: that decides it."""
+        got = f"{sent.position} {len(event.encode())} {event}".encode() + sent.json
+        self.record.put(**{f"got:{call.place}": got})
+        approved = self.record.get(f"limit:{call.place}") or encode({"call_id": call.id, "kind": "approve"})
+        self.decide(call, "event", approved, now)
+
     def forget_calls(self) -> None:
         for call in self.calls:
-            self.record.drop(f"wait:{call.place}", f"decision:{call.place}", f"limit:{call.place}")
+            self.record.drop(*(f"{field}:{call.place}" for field in OF_CALLS))
         self.record.drop("calls", "waits", "suspended_at")
 
     def end_run(self, most: int) -> None:
@@ -249,8 +285,13 @@ class Turn:
         record.put(runs=b"\n".join(lines))
 
 
-def _sixes(flat: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    return (tuple(flat[n : n + 6]) for n in range(0, len(flat), 6))
+def event_of(name: str, tenant: str) -> str:
+    """The name of an event with its tenant: no event of one tenant reaches turns of another."""
+    return f"{name} {tenant}" if tenant else name
+
+
+def _sevens(flat: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    return (tuple(flat[n : n + 7]) for n in range(0, len(flat), 7))
 
 
 def _leading_number(text: bytes) -> int:

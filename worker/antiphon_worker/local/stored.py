@@ -21,7 +21,7 @@ from antiphon.session.saved import SavedSession, SavedTurn, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
 from antiphon.wire.records import read_turn
-from antiphon.wire.suspension import place_of
+from antiphon.wire.suspension import awaited, place_of
 from antiphon_worker.local.cell import MemoryCell
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
@@ -246,7 +246,7 @@ def _resume_waiting(transitions: Transitions, session: Session, saved: SavedTurn
     flat: list[Any] = []
     for call in [*saved.calls, *info.waits]:
         ms = "" if call.until is None else max(call.until - now, 0)
-        flat += [*place_of(call), ms, encode(msgspec.structs.replace(call, until=None)), b""]
+        flat += [*place_of(call), ms, encode(msgspec.structs.replace(call, until=None)), b"", awaited(call)]
     look_at = turn.wait_for(flat, now, 30 * 86_400_000)
     session.turns.append(turn)
     transitions.accepted(turn)

@@ -1,16 +1,16 @@
-"""Steps and sleeps of tool calls and turn functions: recorded in the journal, so that they happen once."""
+"""Steps, sleeps and waits of tool calls and turn functions: recorded in the journal, so that they happen once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from antiphon.errors import AgentError, StepFailed, TurnFailed, UsageError
+from antiphon.errors import AgentError, EventTimeout, StepFailed, TurnFailed, UsageError
 from antiphon.events import Event, StepRecorded
 from antiphon.input.limits import check_size
-from antiphon.input.values import now_ms
 from antiphon.model import Decision, Wait
 from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.steps import DurableEntry, DurableResult, DurableSleep, DurableStart, JournalEntry
@@ -18,41 +18,46 @@ from antiphon_worker.loop.toolbox import TurnStopped
 
 IN_PROCESS_SECONDS = 1.0
 UNKNOWN = "It is unknown whether step {name!r} ran: the worker stopped after starting it, and it must not run twice."
+NO_EVENT = "No event {event!r} came in time."
 CHANGED = (
     "The code of this turn has changed: its journal has {known!r} as number {place} of {where}, and the code now asks "
     "for {asked!r}. Submit the turn again, or run it with the code that it began with."
 )
 
 Append = Callable[[Sequence[JournalEntry], Sequence[Event]], Awaitable[None]]
+ServerTime = Callable[[], Awaitable[int]]
 
 
 class CallWaits(TurnStopped):
-    """The call sleeps without a worker: it is run again when it wakes up."""
+    """The call waits without a worker: it is run again when that is over."""
 
 
 class Durable:
-    """The steps and sleeps in one call of a tool, or in the function of a turn (``call_id`` '').
+    """The steps, sleeps and waits in one call of a tool, or in the function of a turn (``call_id`` '').
 
     They are numbered in the order in which the code asks for them. A number that the journal knows is not run again.
-    ``woken`` are the ids of the waits that are over.
+    ``over`` has by their ids the decisions about the waits that are over, with the events that these have received.
+    ``now`` is the time of the store in ms: a sleep ends at the same time on every worker.
     """
 
     def __init__(
-        self, call_id: str, step: int, entries: Iterable[DurableEntry], woken: Collection[str], append: Append,
-        approval: Decision | None = None, hooks: Hooks | None = None,
+        self, call_id: str, step: int, entries: Iterable[DurableEntry], over: Mapping[str, Decision],
+        append: Append, now: ServerTime, approval: Decision | None = None, hooks: Hooks | None = None,
     ) -> None:  # fmt: skip
         self._call_id = call_id
         self._step = step
         self._known = {entry.place: entry for entry in entries}
-        self._woken = woken
+        self._waits_over = over
         self._append = append
+        self._now = now
         self._approval = approval
         self._hooks = hooks
         self._asked: Counter[str] = Counter()
         self._running: set[asyncio.Future[None]] = set()
+        self._received: dict[str, int] = {}  # the position of the last event, by the names of events
         self._over = False
-        self.wait: Wait | None = None
-        """The sleep for which the call is suspended."""
+        self.waits: list[Wait] = []
+        """The sleeps and events for which the call is suspended."""
         self.fault: AgentError | None = None
         """Why the turn must fail, also if the tool has caught it."""
 
@@ -60,16 +65,22 @@ class Durable:
         place, name = self._next(name)
         known = self._known.get(place)
         if not isinstance(known, DurableResult):
-            running = asyncio.get_running_loop().create_future()
-            self._running.add(running)
-            try:
+            with self._under_way():
                 known = await self._run(place, name, run, at_most_once, started=known is not None)
-            finally:
-                self._running.discard(running)
-                running.set_result(None)
         if known.error:
             raise StepFailed(known.error)
         return known.value
+
+    @contextmanager
+    def _under_way(self) -> Generator[None]:
+        """Let ``end`` wait for what is done within this."""
+        running = asyncio.get_running_loop().create_future()
+        self._running.add(running)
+        try:
+            yield
+        finally:
+            self._running.discard(running)
+            running.set_result(None)
 
     async def _run(
         self, place: int, name: str, run: Callable[[], Awaitable[Any]], at_most_once: bool, started: bool
@@ -109,28 +120,56 @@ class Durable:
             await asyncio.sleep(seconds)
             return
         place, name = self._next("sleep")
+        if not isinstance(self._known.get(place), DurableResult):
+            with self._under_way():
+                await self._wait(place, Wait(self._call_id, name, seconds=seconds))
+                await self._append([DurableResult(self._step, self._call_id, place, name)], [])
+
+    async def wait_for_event(self, event: str, seconds: float) -> Any:
+        place, name = self._next(f"event {event}")
         known = self._known.get(place)
-        if isinstance(known, DurableResult):
-            return
+        if not isinstance(known, DurableResult):
+            with self._under_way():
+                known = await self._receive(place, name, event, seconds)
+        if known.error:
+            raise EventTimeout(known.error)
+        self._received[event] = known.value["position"]
+        return known.value["data"]
+
+    async def _receive(self, place: int, name: str, event: str, seconds: float) -> DurableResult:
+        after = self._received.get(event, 0)
+        wait = Wait(self._call_id, name, "event", seconds, event=event, after=after)
+        decision = await self._wait(place, wait)
+        got = decision and decision.arguments
+        error = "" if got else NO_EVENT.format(event=event)
+        found = DurableResult(self._step, self._call_id, place, name, got, error)
+        await self._append([found], [])
+        return found
+
+    async def _wait(self, place: int, wait: Wait) -> Decision | None:
+        """Return when a wait is over: with what was decided, or None if its time has passed. Raises ``CallWaits``."""
+        known = self._known.get(place)
         if not isinstance(known, DurableSleep):
-            until = now_ms() + int(seconds * 1000)
-            known = DurableSleep(self._step, self._call_id, place, name, until, self._approval)
+            until = await self._now() + int(wait.seconds * 1000)
+            known = DurableSleep(self._step, self._call_id, place, wait.name, until, self._approval)
             await self._append([known], [])
-        wait = Wait(self._call_id, name, seconds=max(known.until - now_ms(), 0) / 1000)
-        if wait.id not in self._woken and wait.seconds:
-            self.wait = wait
+        if wait.id in self._waits_over:
+            return self._waits_over[wait.id]
+        wait.seconds = max(known.until - await self._now(), 0) / 1000
+        if wait.seconds or wait.event:
+            self.waits.append(wait)
             raise CallWaits
-        await self._append([DurableResult(self._step, self._call_id, place, name)], [])
+        return None
 
     def _next(self, name: str) -> tuple[int, str]:
         """Return the number of what the code asks for, and its name. Raises ``CallWaits`` where the turn must end."""
-        if self.wait is not None or self.fault is not None:
+        if self.waits or self.fault is not None:
             raise CallWaits  # the tool has caught it the first time
         if self._over:
-            raise UsageError("The tool call is over: await its steps and sleeps before it returns.")
+            raise UsageError("The tool call is over: await its steps, sleeps and waits before it returns.")
         self._asked[name] += 1
         place, count = self._asked.total(), self._asked[name]
-        check_size("steps", place, "The steps and sleeps of a call")
+        check_size("steps", place, "The steps, sleeps and waits of a call")
         name = name if count == 1 else f"{name}#{count}"
         known = self._known.get(place)
         if known is not None and known.name != name:

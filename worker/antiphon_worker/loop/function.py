@@ -277,7 +277,7 @@ class _Turn:
                 await durable.end()
             finally:
                 _in_a_tool.reset(inside)
-            if durable.wait is not None:
+            if durable.waits:
                 raise CallWaits
             result = ToolResult(call_id, _content(said), call.name)
             await self._finished(step, [told(result, decision)])
@@ -370,15 +370,15 @@ class _Turn:
         if call_id not in self._durable:
             known = self._known.get(call_id, ())
             self._durable[call_id] = Durable(
-                call_id, step, known, self._decisions, self._write, approval, self._inp.hooks
-            )
+                call_id, step, known, self._decisions, self._write, self._journal.now, approval, self._inp.hooks
+            )  # fmt: skip
         return self._durable[call_id]
 
     async def waits(self) -> list[OpenCall | Wait]:
         """Return what the turn waits for, decisions first. Raises what must fail it instead."""
         for durable in self._durable.values():
             await durable.end()
-        sleeps = [durable.wait for durable in self._durable.values() if durable.wait is not None]
+        sleeps = [wait for durable in self._durable.values() for wait in durable.waits]
         if sleeps:
             await self._write([], [])
         return [*self.waiting, *sleeps]

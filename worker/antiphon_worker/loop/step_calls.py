@@ -327,14 +327,14 @@ class StepCalls:
             finally:
                 for one in running:
                     one.close()
-        return [one.wait for one in durable if one.wait is not None]
+        return [wait for one in durable for wait in one.waits]
 
     def _durable_of(self, step: Step, call_id: str) -> Durable:
         if self._durable is None:
             self._durable = durable_entries(self.journal.entries)
         return Durable(
             call_id, step.entry.step, self._durable.get(call_id, ()), self.decisions, self._append,
-            self._decision(step, call_id), self.hooks,
+            self.journal.now, self._decision(step, call_id), self.hooks,
         )  # fmt: skip
 
     async def _append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
@@ -360,7 +360,7 @@ class StepCalls:
                     call, self.context.of_call(call.call_id, running.step, running)
                 )
         await durable.end()
-        if result is None or durable.wait is not None:
+        if result is None or durable.waits:
             return None
         return await self._ended(call, result, running.step)
 

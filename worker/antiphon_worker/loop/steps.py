@@ -124,7 +124,7 @@ class DurableStart(Struct, tag="durable_start", tag_field="type"):
 
 
 class DurableSleep(Struct, tag="durable_sleep", tag_field="type"):
-    """A call sleeps until this time (ms since 1970). ``approval`` is the decision with which it runs, if any."""
+    """A call waits, at most until this time (ms since 1970). ``approval`` is the decision with which it runs."""
 
     step: int
     call: str
@@ -136,7 +136,7 @@ class DurableSleep(Struct, tag="durable_sleep", tag_field="type"):
 
 
 class DurableResult(Struct, tag="durable_result", tag_field="type"):
-    """A durable step has this result, or this error; or a sleep is over."""
+    """A durable step has this result, or this error; or a sleep or a wait is over."""
 
     step: int
     call: str
@@ -184,6 +184,10 @@ class Journal(Protocol):
 
     async def checkpoint(self) -> None:
         """A safe point to stop. May raise a stop signal, or wait while the lease is uncertain."""
+        ...
+
+    async def now(self) -> int:
+        """Return the time of the store in ms since 1970: it is the same on every worker."""
         ...
 
     async def steered(self, step: int) -> list[Message]:

@@ -129,6 +129,9 @@ class TurnJournal:
             raise StopSignal(Stop.SUPERSEDED)
         return answer
 
+    async def now(self) -> int:
+        return await patiently(self._lease, self._cell.server_ms)
+
     async def steered(self, step: int) -> list[Message]:
         """Take what waits to steer the turn. Asks Redis only if something may wait."""
         if not self._steered:

@@ -16,14 +16,14 @@ from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProv
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.history_cuts import Revision
 from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
-from antiphon.model import Decision, Message, Response, ServiceAnswer, encode
+from antiphon.model import Message, Response, ServiceAnswer, encode
 from antiphon.model.usage import Usage
 from antiphon.redis.cells import Cells
 from antiphon.tools import Context
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.records import ClaimedTurn, open_stopped
-from antiphon.wire.suspension import decisions_of, suspend
+from antiphon.wire.suspension import claimed_decisions, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.loop.costs import Meter
@@ -213,7 +213,7 @@ class _Run:
         assert self._request is not None
         asked = asked_agent(turn, self._request)
         known = [*dict.fromkeys([*turn.lacking.split(), own])]
-        needed = tools_to_run(self._journal.entries if self._journal else (), self._decisions())
+        needed = tools_to_run(self._journal.entries if self._journal else (), claimed_decisions(self._turn))
         needed -= {tool.name for tool in self._request.caller_tools}
         found = await patiently(
             self._lease, lambda: workers_with(self._cell, turn.queue, asked, known, needed)
@@ -254,7 +254,7 @@ class _Run:
         most = self._settings.turn_timeout
         async with TimeLimit(min(request.timeout or most, most)):
             self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
-            decisions = self._decisions()
+            decisions = claimed_decisions(self._turn)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             brought = request.params | ({"caller_tools": True} if request.caller_tools else {})
             asked, system = asked_agent(turn, request), own_system(turn, request)
@@ -388,13 +388,11 @@ class _Run:
             self._request = self._request or decode_request(self._turn.request)
             entries = self._journal.entries if self._journal else [*map(decode_entry, self._turn.journal)]
             used = self.meter.used if self.meter else None
-            return Unfinished(self._request.messages, entries, self._sink.said(), self._decisions(), used)
+            return Unfinished(
+                self._request.messages, entries, self._sink.said(), claimed_decisions(self._turn), used
+            )
         except AgentError:
             return Unfinished([], [], "")
-
-    def _decisions(self) -> dict[str, Decision]:
-        """What was decided while the turn was suspended last, by the ids of the calls."""
-        return {one.call_id: one for one in decisions_of(self._turn.decisions, self._turn.turn_id)}
 
     def _recorded(
         self, unfinished: Unfinished, kept: Sequence[Message], raw: str = "", limit: str = ""

@@ -35,10 +35,10 @@ local function is_outage(problem)
   return not shared_keys_are_whole()
 end
 
--- Do this for one session. Returns true, or false and what is wrong with its data. An outage is raised.
+-- Do this for one session. Returns true and what it returns, or false and what is wrong with its data. An outage is raised.
 local function guarded(work, ...)
   local done, problem = pcall(work, ...)
-  if done then return true end
+  if done then return true, problem end
   if is_outage(problem) then error(problem, 0) end
   return false, string.sub(type(problem) == 'table' and problem.err or tostring(problem), 1, 200)
 end

@@ -1,13 +1,14 @@
 -- Everything that a worker needs to run a claimed turn: also the last `tail` messages of the history, with -1 all of them,
 -- with -2 those from the start of the session's last window ("<index>:<tokens>") or from the end of its summary; for how
 -- many ms the model service has failed in this step ('' if it has not); the ms since the first start, without
--- those while it was suspended; and what was decided then.
+-- those while it was suspended; what was decided then; and which events the calls have received.
 local function load(session, turn, now) -- @often
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
     'summary', 'restored', 'refused', 'untold', 'usage', 'steer')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
     'queued_seq', 'created', 'queued_at', 'lacking', 'app', 'failing', 'started_at', 'tail', 'waited', 'calls')
-  local decisions = table.remove(t) and select(2, decided(turn)) or {}
+  local decisions, received, _
+  if table.remove(t) then _, decisions, _, received = decided(turn) end
   local waited = tonumber(table.remove(t) or 0) or 0
   local tail = tonumber(table.remove(t) or -1) or -1
   local started = tonumber(table.remove(t) or now) or now
@@ -18,5 +19,5 @@ local function load(session, turn, now) -- @often
   local history = tail == 0 and {} or redis.call('LRANGE', key_history(session), first, -1)
   local journal = redis.call('LRANGE', key_journal(turn), 0, -1)
   local length = first == 0 and tail ~= 0 and #history or redis.call('LLEN', key_history(session))
-  return {session, turn, s, t, journal, history, length, decisions}
+  return {session, turn, s, t, journal, history, length, decisions or {}, received or {}}
 end

@@ -1,4 +1,4 @@
--- Look at a suspended turn: the calls whose time is over are decided, or end the turn. RQ's record is put right. Returns
+-- Look at a suspended turn: an event that was sent reaches the calls that wait for it, and the calls whose time is over are decided, or end the turn. RQ's record is put right. Returns
 -- when to look again, or nil if the turn no longer waits.
 local BY_LIMIT = ',"reason":"Nobody decided within the time limit."}'
 local NOT_DECIDED = 'Nobody decided about a tool call of this turn within its time limit.'
@@ -6,6 +6,7 @@ local NOT_DECIDED = 'Nobody decided about a tool call of this turn within its ti
 local function watch(session, turn, now, act)
   local n, call = 1, open_call(turn, 1)
   while call do
+    if call.kind == 'event' and not decision_of(turn, n) then receive_kept(session, turn, n, call, now) end
     if call.till <= now and not decision_of(turn, n) then
       if call.at_limit == 'fail' then
         stand_up(session, turn)

@@ -1,0 +1,79 @@
+"""Sending events to the turns that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import UsageError
+from antiphon.input.ids import event_name, tenant_id
+from antiphon.input.limits import LIMITS, check_depth, check_size
+from antiphon.input.values import is_a
+from antiphon.model import encode
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import unexpected
+from antiphon.wire.records import place_of_event
+from antiphon.wire.suspension import SentEvent
+
+BATCH = 200
+MOST_BATCHES = 1_000
+MOST_KEY_CHARACTERS = 1_000
+
+
+async def send_event(
+    cells: Iterable[Cell], name: str, data: Any = None, *, key: str | None = None, tenant: str | None = None
+) -> int:
+    """Send an event to every cell, and return how many turns it has reached.
+
+    Each cell keeps it, so that a turn finds it where it waits. Repeating the call with the same ``key`` sends it to
+    the cells that have not received it. Raises ``InvalidId``, ``UsageError``, ``LimitReached`` and ``StoreError``.
+    """
+    name, where = event_name(name), "" if tenant is None else tenant_id(tenant)
+    event_id, body = _id_of(name, where, key), _encoded(name, data)
+    sent = [_send(cell, name, where, event_id, body) for cell in cells]
+    found = await asyncio.gather(*sent, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return sum(one for one in found if isinstance(one, int))
+
+
+async def _send(cell: Cell, name: str, tenant: str, event_id: str, body: bytes) -> int:
+    place = place_of_event(f"{name} {tenant}" if tenant else name)
+    sealed, most = cell.seal.seal(place, "sent", body), LIMITS.tenant_events
+    turns = 0
+    for _ in range(MOST_BATCHES):
+        match await cell.run("events/send", name, tenant, event_id, sealed, most, BATCH):
+            case [b"SENT", turns, more]:
+                if not more:
+                    break
+            case answer:
+                raise unexpected("events/send", answer)
+    return turns
+
+
+def _id_of(name: str, tenant: str, key: str | None) -> str:
+    if key is None:
+        return secrets.token_hex(16)
+    if not is_a(key, str) or not 1 <= len(key) <= MOST_KEY_CHARACTERS:
+        raise UsageError(
+            f"key= must be text of 1 to {MOST_KEY_CHARACTERS} characters, not {str(key)[:80]!r}."
+        )
+    return hashlib.sha256(msgspec.json.encode([name, tenant, key])).hexdigest()[:32]
+
+
+def _encoded(name: str, data: Any) -> bytes:
+    what = f"The data of the event {name!r}"
+    try:
+        encoded = encode(SentEvent(data))
+        check_size("event_bytes", len(encoded), f"{what} in bytes")
+        found = msgspec.json.decode(encoded)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
+        raise UsageError(f"{what} cannot be written as JSON: {exc}.") from exc
+    check_depth(found, what)
+    return encoded
