@@ -65,6 +65,7 @@ from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import ClientSubmitOptions
 from antiphon.wire.editing import Busy, erase_turns, erase_turns_of
 from antiphon.wire.lists.inspection import DueTurn
+from antiphon.wire.lists.sent_events import forget_events, kept_events
 from antiphon.wire.suspension import SuspendedTurn
 
 
@@ -502,6 +503,9 @@ class AsyncClient:
             async for schedule in self.schedules(known, tenant=asked):
                 if whose in (None, schedule.user):
                     yield {"type": "schedule", **msgspec.to_builtins(schedule)}
+        for cell in self.connections.cells if session is None and user is None and asked else ():
+            for one in await kept_events(cell, asked):
+                yield {"type": "event", **one}
 
     async def waiting(self, *, tenant: str | None = None) -> AsyncGenerator[SuspendedTurn, None]:
         """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
@@ -661,6 +665,7 @@ async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgo
         await facts.delete(fact.id)
         found.facts += 1
     for cell in cells:
+        found.events += await forget_events(cell, tenant)
         found.turns += await erase_turns(cell, tenant) or 0
     await search(cells, {*found.sessions}, tenant, found)
     return found

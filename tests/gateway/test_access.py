@@ -61,14 +61,14 @@ BODIES = (
     {"text": "x"}, {"input": "x", "agent": STAGE, "every": 3600}, {"url": "https://example.com/secret"},
 )  # fmt: skip
 REFUSED_TO_ALL = {"delete_item"}
-EVERYTHING = ["read", "write", "admin"]
+EVERYTHING = ["read", "write", "send", "admin"]
 
 
 def path_of(route, session, turn):
     """The path of an operation with a value for each of its places."""
     return route.format(
         session=session, turn=turn, message="m", call="c", response=f"resp_{turn}", tenant="a", agent="stage", item="m",
-        model="nothing", schedule="daily", webhook="hook", fact="f",
+        model="nothing", schedule="daily", webhook="hook", fact="f", name="paid",
     )  # fmt: skip
 
 

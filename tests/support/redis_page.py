@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
 _IDS = {
     "turn": ["turn"], "journal": ["turn"], "held": ["worker"], "bell": ["queue"], "tenant": ["tenant"],
     "tenant_schedules": ["tenant"], "tenant_events": ["tenant"],
-    **dict.fromkeys(["event", "event_data", "waiters"], ["event"]),
+    "event": ["event"], "event_data": ["event"], "waiters": ["event"],
     "share": ["share"], "line": ["queue", "share"], "pace": ["tenant"], "bucket": ["scope"],
     "schedule": ["schedule"], "webhook": ["webhook"], "deliveries": ["webhook"], "unindexed": ["memory"],
     "taking_over": ["memory"], "facts": ["scope"], "graph_data": ["thread"], "graph_index": ["thread"],

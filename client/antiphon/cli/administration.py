@@ -20,6 +20,7 @@ from antiphon.cli.arguments import (
     add_tenant,
     agent_of,
     command_parser,
+    json_value,
     list_parser,
     options_in,
     print_found,
@@ -355,6 +356,30 @@ def forget(argv: list[str]) -> int:
         for one in found.pending:
             print(f"Workers still remove {one}.")
     return 1 if found.left else 0
+
+
+def event(argv: list[str]) -> int:
+    """Send an event to the turns that wait for it
+
+    Turns wait with `context.wait_for_event`. The event is kept for a day: a turn that begins to wait later receives it.
+    """
+    parser = command_parser(event)
+    parser.add_argument("name", help="name of the event, such as payment:4711")
+    parser.add_argument("data", nargs="?", type=json_value, help="its data as JSON; default: null")
+    parser.add_argument("--key", help="within a day, the same name and key are the same event")
+    add_tenant(parser, "send it to the turns of this tenant")
+    add_json(parser, "print a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    turns = read_client(
+        options,
+        lambda client: client.send_event(options.name, options.data, key=options.key, tenant=options.tenant),
+    )
+    if options.json:
+        print_json([{"turns": turns}])
+    else:
+        print(f"It has reached {turns} waiting turn{'s' * (turns != 1)}, and is kept for a day.")
+    return 0
 
 
 def _content_parser(command: Command) -> argparse.ArgumentParser:

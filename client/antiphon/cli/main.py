@@ -33,7 +33,7 @@ SECTIONS = {
         "top": ("top",),
         "explain": ("explain",),
         "operation": ("workers", "agents", "queues", "failed", "requeue"),
-        "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "export", "forget"),
+        "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "event", "export", "forget"),
     },
     "Getting started": {
         "getting_started": ("init", "docs", "completion"),

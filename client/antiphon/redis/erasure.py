@@ -21,7 +21,7 @@ class Forgotten(Struct):
     """What was erased, and what a search of all keys has found afterwards.
 
     ``sessions`` were deleted; ``turns`` are ended turns of earlier sessions with these ids, or of sessions that had
-    expired. ``searched`` counts the keys that were looked at, and ``left`` names those that still have content: none.
+    expired. ``events`` are sent events that were kept. ``searched`` counts the keys that were looked at, and ``left`` names those that still have content: none.
     ``pending`` are copies that workers remove: ``archive:…`` within two minutes, ``memory:…`` from the memory's index.
     """
 
@@ -30,6 +30,7 @@ class Forgotten(Struct):
     schedules: int = 0
     webhooks: int = 0
     facts: int = 0
+    events: int = 0
     searched: int = 0
     left: list[str] = field(default_factory=list[str])
     pending: list[str] = field(default_factory=list[str])

@@ -18,7 +18,7 @@ from antiphon.model import encode
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import unexpected
 from antiphon.wire.records import place_of_event
-from antiphon.wire.suspension import SentEvent
+from antiphon.wire.lists.sent_events import SentEvent
 
 BATCH = 200
 MOST_BATCHES = 1_000

@@ -17,13 +17,8 @@ from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
 from antiphon.wire.errors import unexpected, unknown_turn
 from antiphon.wire.lists.reading import Place, fields_of
+from antiphon.wire.lists.sent_events import SentEvent
 from antiphon.wire.records import DAMAGE, ClaimedTurn, readable
-
-
-class SentEvent(Struct):
-    """An event as it is stored. What scripts know of it is beside it."""
-
-    data: Any = None
 
 
 class SuspendedTurn(Struct):
@@ -88,7 +83,7 @@ def place_of(call: OpenCall | Wait) -> tuple[str, str, AtLimit]:
 
 
 def awaited(call: OpenCall | Wait) -> str:
-    """Return the event that something waits for, behind the position from which on; '' if it waits for none."""
+    """Return the event that something waits for, after the position that it has received; '' if it waits for none."""
     return f"{call.after} {call.event}" if isinstance(call, Wait) and call.event else ""
 
 

@@ -23,8 +23,9 @@ from antiphon.errors import InvalidId, SettingsError
 from antiphon.input.ids import tenant_id
 from antiphon_gateway.problems import Refused
 
-Right: TypeAlias = Literal["read", "write", "admin"]
-"""What a caller may do: read sessions and turns; submit, edit and cancel; delete, choose queues and see workers."""
+Right: TypeAlias = Literal["read", "write", "send", "admin"]
+"""What a caller may do: read sessions and turns; submit, edit and cancel; send events; delete, choose queues and see
+workers."""
 
 RIGHTS: frozenset[Right] = frozenset(get_args(Right))
 

@@ -301,13 +301,15 @@ export interface ServiceAnswer {
   request_id?: string | null;
   retry_after?: number | null;
 }
-/** What a suspended turn waits for without a decision: the end of a sleep, until ``until`` (ms since 1970). */
+/** What a suspended turn waits for without a decision, until ``until`` (ms since 1970). */
 export interface Wait {
   call_id: string;
   name: string;
   kind?: string;
   seconds?: number;
   until?: number | null;
+  event?: string;
+  after?: number;
 }
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
@@ -771,6 +773,16 @@ export interface SetLimits {
   waiting?: number | null;
   per_minute?: number | null;
 }
+/** An event to send. ``data`` is any JSON of at most 64 KiB. */
+export interface SendEvent {
+  data?: Json;
+  key?: string | null;
+  tenant?: string | null;
+}
+/** How many turns an event has reached. It is kept for a day for those that will wait for it. */
+export interface EventSent {
+  turns: number;
+}
 /** A token for the stream of this session: how many seconds it holds, and perhaps the only types of events. */
 export interface MakeToken {
   seconds?: number;
@@ -860,6 +872,7 @@ export interface EventFields {
   turn_suspended: { calls: OpenCall[]; waits: Wait[] };
   turn_sleeping: { waits: Wait[] };
   step_recorded: { call_id: string; name: string; is_error: boolean };
+  event_received: { wait_id: string; event_name: string; event_id: string };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   turn_finished: { response: Response | null; steered_into: string };
@@ -981,6 +994,8 @@ export interface Operations {
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
   /** Set all limits of a tenant; they apply at once to every client and worker */
   set_limits: { asked: { tenant: string } & SetLimits; answer: undefined };
+  /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
+  send_event: { asked: { name: string } & SendEvent; answer: EventSent };
   /** Make a short-lived token for the streams of this session and of its turns */
   make_token: { asked: { session: string } & MakeToken; answer: NewToken };
   /** Read this document */
