@@ -503,8 +503,8 @@ class AsyncClient:
             async for schedule in self.schedules(known, tenant=asked):
                 if whose in (None, schedule.user):
                     yield {"type": "schedule", **msgspec.to_builtins(schedule)}
-        for cell in self.connections.cells if session is None and user is None and asked else ():
-            for one in await kept_events(cell, asked):
+        for cell in self.connections.cells if session is None and user is None else ():
+            for one in await kept_events(cell, asked or ""):
                 yield {"type": "event", **one}
 
     async def waiting(self, *, tenant: str | None = None) -> AsyncGenerator[SuspendedTurn, None]:

@@ -21,8 +21,9 @@ class Forgotten(Struct):
     """What was erased, and what a search of all keys has found afterwards.
 
     ``sessions`` were deleted; ``turns`` are ended turns of earlier sessions with these ids, or of sessions that had
-    expired. ``events`` are sent events that were kept. ``searched`` counts the keys that were looked at, and ``left`` names those that still have content: none.
-    ``pending`` are copies that workers remove: ``archive:…`` within two minutes, ``memory:…`` from the memory's index.
+    expired. ``events`` were kept for turns that would wait. ``searched`` counts the keys that were looked at, and
+    ``left`` names those that still have content: none. ``pending`` are copies that workers remove: ``archive:…`` within
+    two minutes, ``memory:…`` from the memory's index.
     """
 
     sessions: list[str] = field(default_factory=list[str])

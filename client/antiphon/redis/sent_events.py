@@ -17,8 +17,8 @@ from antiphon.input.values import is_a
 from antiphon.model import encode
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import unexpected
-from antiphon.wire.records import place_of_event
 from antiphon.wire.lists.sent_events import SentEvent
+from antiphon.wire.records import place_of_event
 
 BATCH = 200
 MOST_BATCHES = 1_000

@@ -190,5 +190,5 @@ async def test_everything_that_an_event_writes_has_a_ttl(cell):
     await cell.hold(await cell.started("t1"), paid())
     await send(cell, tenant="acme")
     for key in await cell.redis.keys("ant:*event*") + await cell.redis.keys("ant:waiters:*"):
-        if key != b"ant:events:s":
+        if key not in (b"ant:events:s", b"ant:event_position"):
             assert await cell.redis.pttl(key) > 0, key

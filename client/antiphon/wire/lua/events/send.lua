@@ -58,7 +58,7 @@ local before, found = turns, redis.call('ZPOPMIN', key_waiters(event), batch)
 local more = redis.call('ZCARD', key_waiters(event)) > 0 and 1 or 0
 for n = 1, #found, 2 do
   local whole, waits = guarded(visit, found[n])
-  if waits or not whole then redis.call('ZADD', key_waiters(event), found[n + 1], found[n]) end
+  if waits or not whole then list_waiter(event, found[n], found[n + 1]) end
 end
 if turns > before then redis.call('HSET', key_event_data(event), id, at .. ' ' .. turns .. ' ' .. sent) end
 return {'SENT', turns, more}

@@ -61,11 +61,16 @@ local function resume_if_decided(session, turn, now)
   if not soonest then resume(session, turn, now, told) end
 end
 
+-- List a turn that has waited for an event since this time.
+local function list_waiter(event, turn, since)
+  redis.call('ZADD', key_waiters(event), since, turn)
+  redis.call('PEXPIRE', key_waiters(event), LONGEST_WAIT_MS)
+end
+
 -- A call waits for an event: "<position> <name>".
 local function await_event(turn, n, asked, now)
   local after, name = string.match(asked, '^(%d+) (.*)$')
   local event = event_of(name, redis.call('HGET', key_turn(turn), 'tenant'))
   redis.call('HSET', key_turn(turn), 'event:' .. n, event, 'after:' .. n, after)
-  redis.call('ZADD', key_waiters(event), now, turn)
-  redis.call('PEXPIRE', key_waiters(event), LONGEST_WAIT_MS)
+  list_waiter(event, turn, now)
 end

@@ -1,7 +1,6 @@
 -- Everything that a worker needs to run a claimed turn: also the last `tail` messages of the history, with -1 all of them,
--- with -2 those from the start of the session's last window ("<index>:<tokens>") or from the end of its summary; for how
--- many ms the model service has failed in this step ('' if it has not); the ms since the first start, without
--- those while it was suspended; what was decided then; and which events the calls have received.
+-- with -2 those from the start of the session's last window ("<index>:<tokens>") or from the end of its summary; for how many
+-- ms the model service has failed in this step, or ''; the ms since its first start without suspensions; what was decided and received then.
 local function load(session, turn, now) -- @often
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
     'summary', 'restored', 'refused', 'untold', 'usage', 'steer')

@@ -1,7 +1,6 @@
 -- A turn that waits for decisions, for the end of sleeps, or for events. Of its open calls it has, numbered from 1, the fields `wait:<n>` ("<until> <at limit>
 -- <kind> <id>"), with encryption `limit:<n>` (the decision of its time limit) and, once decided, `decision:<n>` ("<op> <JSON>"). `suspended` lists it. One that its session's next turns
--- pass by has left the inbox: `aside` says when it is checked, and the session counts it in its field `aside`. `waited` is
--- for how many ms it was suspended, which its limit of seconds leaves out.
+-- pass by has left the inbox: `aside` says when it is checked, and the session counts it in its field `aside`. `waited` is how many ms it was suspended.
 local function open_call(turn, n)
   local wait = redis.call('HGET', key_turn(turn), 'wait:' .. n)
   if not wait then return nil end
@@ -16,8 +15,7 @@ end
 
 local function decidable(kind) return kind == 'approval' or kind == 'tool' end
 
--- When the next call's time is over, or nil if all are decided; the decisions, in the order of the calls; those that somebody
--- has made; and of each call that waited for an event its id and what it has received.
+-- When the next call's time is over, or nil if all are decided; the decisions, in the order of the calls; those that somebody made; what calls have received.
 local function decided(turn)
   local soonest, made, told, received, n = nil, {}, {}, {}, 1
   local call = open_call(turn, n)
@@ -43,8 +41,7 @@ end
 
 local function forget_calls(turn)
   local n = 1
-  while redis.call('HDEL', key_turn(turn), 'wait:' .. n, 'decision:' .. n, 'limit:' .. n, 'event:' .. n,
-    'after:' .. n, 'got:' .. n) > 0 do n = n + 1 end
+  while redis.call('HDEL', key_turn(turn), 'wait:' .. n, 'decision:' .. n, 'limit:' .. n, 'event:' .. n, 'after:' .. n, 'got:' .. n) > 0 do n = n + 1 end
   redis.call('HDEL', key_turn(turn), 'calls', 'waits', 'suspended_at')
 end
 
