@@ -243,7 +243,7 @@ async def _following(
 
 async def _known(call: Call[Any, Any], before: AsyncTurn, key: str) -> bool:
     """Return whether the session of a turn has one that was submitted with this key."""
-    prefix = call.client.connections.cell_of_session(before.session_id).keys.prefix
+    prefix = call.client.connections.cell_of_session(before.session_id).keys.deployment
     turn = turn_id_of_key(before.session_id, key, "" if prefix == PREFIX else prefix)
     try:
         await call.client.turn(turn, tenant=call.caller.tenant)

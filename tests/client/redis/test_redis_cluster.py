@@ -49,10 +49,11 @@ async def reader(ensemble, session):
     """A reader from the beginning, whose events are those that are kept, at the end."""
     seen = []
 
-    async def read():
-        seen.extend([event.to_json() async for event in ensemble.client.subscribe(session, 0)])
+    async def read(see):
+        async for event in ensemble.client.subscribe(session, 0):
+            see(event.to_json())
 
-    reading = asyncio.create_task(read())
+    reading = asyncio.create_task(read(seen.append))
     try:
         yield
         kept = [event.to_json() for event in await ensemble.events(session)]
@@ -148,7 +149,9 @@ async def test_a_failover_is_followed_by_workers_and_readers(server_kind, impati
             await ensemble.whole("s")
 
 
-async def test_a_cell_moves_to_another_node_while_its_turns_stream(cluster, tmp_path):
+async def test_a_cell_moves_to_another_node_while_its_turns_stream(cluster, server_kind, tmp_path):
+    if server_kind == "redis":
+        pytest.skip("Redis moves slots key by key only.")
     async with open_ensemble(cluster.url(CELLS), tmp_path / "stage") as ensemble, workers(ensemble):
         async with reader(ensemble, "s"):
             await (await ensemble.submit("s", "before it")).result(60)

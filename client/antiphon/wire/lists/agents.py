@@ -14,7 +14,6 @@ from antiphon.model.revisions import Revision
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
-from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.reading import fields_of, workers_of
 from antiphon.wire.lists.workers import FIELD
 
@@ -41,7 +40,7 @@ class BegunTurn(Struct):
 async def advertised(cell: Cell) -> dict[str, Mapping[str, Revision]]:
     """Return the revisions of each live worker of this prefix, by the worker's name. Raises ``StoreError``."""
     names = await workers_of(cell)
-    records = await fields_of(cell, (rq_key("rq_worker", name) for name in names), FIELD)
+    records = await fields_of(cell, (cell.keys.of_rq("rq_worker", name) for name in names), FIELD)
     found: dict[str, Mapping[str, Revision]] = {}
     for name, (record,) in zip(names, records, strict=True):
         with suppress(msgspec.MsgspecError, UnicodeError):
