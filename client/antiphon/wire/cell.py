@@ -31,6 +31,7 @@ from antiphon.input.values import Asked, Keep, check_keep
 from antiphon.text import number, text_of, whole
 from antiphon.wire.connection.open import database_of, keys_of, name_of
 from antiphon.wire.connection.pipeline import WaitingRedis
+from antiphon.wire.erased import erased
 from antiphon.wire.errors import (
     CancelledFirst,
     JournalConflict,
@@ -355,10 +356,17 @@ class Cell:
 
     async def turn(self, turn_id: TurnId) -> TurnRecord:
         """Read a turn. Raises ``TurnNotFound``, and ``TurnDeleted``."""
-        raw: dict[bytes, bytes] = await asked(self.redis.hgetall(self.keys.turn(turn_id)))
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.hgetall(self.keys.turn(turn_id))
+        pipe.exists(self.keys.erasing)
+        raw, erasing = await asked(pipe.execute())
         if not raw:
             raise unknown_turn(turn_id)
-        return turn_record(turn_id, raw, self.seal)
+        record = turn_record(turn_id, raw, self.seal)
+        for gone in await erased(self.redis, self.keys, [record]) if erasing else ():
+            if gone:
+                raise gone
+        return record
 
     async def place_of(self, turn_id: TurnId) -> str:
         """Return the session of a turn, to seal something that belongs to it; '' where nothing is to be sealed.

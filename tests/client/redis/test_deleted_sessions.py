@@ -112,6 +112,32 @@ def test_turns_that_the_session_does_not_list_are_erased(client, redis_url, how)
     assert other.info().input[0].text == MARKER
 
 
+@pytest.mark.parametrize("how", ["it has gone", "it began again"])
+@pytest.mark.parametrize("tenant", [None, "a"])
+def test_no_word_of_an_earlier_session_is_read_before_a_worker_has_erased_it(client, redis_url, how, tenant):
+    turn, failed = cancelled(client, tenant=tenant), cancelled(client, tenant=tenant)
+    other = cancelled(client, "other", tenant=tenant)
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(f"ant:turn:{failed.id}", "status", "failed")
+        redis.zadd("rq:failed:antiphon", {failed.id: 1 << 31})
+        redis.delete(*(f"ant:{kind}:s" for kind in ("session", "turns", "events", "history")))
+    assert [one.turn_id for one in client.failed()] == [failed.id]
+    later = cancelled(client, tenant=tenant) if how == "it began again" else None
+    client.session("s", tenant=tenant).delete()
+    assert leaks(redis_url), "no worker has searched all keys yet"
+    for use in (turn.info, turn.result, turn.status, turn.runs, lambda: list(turn.stream())):
+        with pytest.raises(TurnDeleted):
+            use()
+    with pytest.raises(TurnDeleted):
+        client.turn(turn.id, tenant=tenant)
+    [outcome] = client.results([failed])
+    assert isinstance(outcome, TurnDeleted)
+    assert list(client.failed()) == []
+    for kept in (other, cancelled(client, tenant=tenant)):
+        assert kept.info().input[0].text == MARKER
+    assert later is None or leaks(redis_url)
+
+
 def test_a_later_session_keeps_its_turns_where_the_clock_was_put_back(client, redis_url):
     client.session("s").delete()
     turn = cancelled(client)

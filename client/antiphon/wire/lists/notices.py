@@ -10,6 +10,7 @@ from antiphon.errors import AgentError, CorruptRecord, SealBroken, TurnDeleted
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
+from antiphon.wire.erased import erased
 from antiphon.wire.errors import asked, store_error, unexpected
 from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import TurnRecord, turn_record
@@ -99,13 +100,25 @@ async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord |
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hgetall(cell.keys.turn(turn))
+    pipe.exists(cell.keys.erasing)
+    *answers, erasing = await asked(pipe.execute(raise_on_error=False))
     found: list[TurnRecord | AgentError | None] = []
-    for turn, raw in zip(turns, await asked(pipe.execute(raise_on_error=False)), strict=True):
+    for turn, raw in zip(turns, answers, strict=True):
         try:
             found.append(store_error(raw) if isinstance(raw, Exception) else _whole(cell, turn, raw))
         except (CorruptRecord, TurnDeleted) as exc:
             found.append(exc)
-    return found
+    return await _without_erased(cell, found) if erasing else found
+
+
+async def _without_erased(
+    cell: Cell, found: list[TurnRecord | AgentError | None]
+) -> list[TurnRecord | AgentError | None]:
+    records = [one for one in found if isinstance(one, TurnRecord)]
+    errors = dict(
+        zip((one.turn_id for one in records), await erased(cell.redis, cell.keys, records), strict=True)
+    )
+    return [errors[one.turn_id] or one if isinstance(one, TurnRecord) else one for one in found]
 
 
 def _notice(entry_id: str, fields: dict[bytes, bytes]) -> Notice:
