@@ -73,6 +73,7 @@ FILES = {
         ASYNC_CLIENT,
         Form("antiphon.redis.agents", "AsyncAgents"),
         Form("antiphon.redis.facts", "AsyncFacts"),
+        Form("antiphon.redis.budgets", "AsyncBudgets"),
         Form("antiphon.redis.schedules", "AsyncSchedules"),
         Form("antiphon.redis.webhooks", "AsyncWebhooks"),
     ),

@@ -21,6 +21,7 @@ from antiphon.input.parameters import check_params
 from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
 from antiphon.input.values import SessionWord, is_a, lifetime, plain
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
+from antiphon.model.budget import Budget, checked_budgets
 from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
 from antiphon.redis.cells import prefix_of
@@ -68,9 +69,10 @@ class Agent:
     are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. ``memory`` (an
     ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. ``label`` names its
     ``revision`` for people; change it when the code of a tool changes. ``hooks`` are functions that run before and
-    after turns, model calls, tools and steps (see ``antiphon.hooks``). Other keywords
-    (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not
-    accepted: ``UsageError`` says where to set them.
+    after turns, model calls, tools and steps (see ``antiphon.hooks``).
+    ``budgets`` (of ``antiphon.model.Budget``) hold for all turns of an agent of a worker's App, or of this process.
+    Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of
+    services are not accepted: ``UsageError`` says where to set them.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Agent:
         memory: Memory | None = None,
         label: str | None = None,
         hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
+        budgets: Iterable[Budget] = (),
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
@@ -109,8 +112,7 @@ class Agent:
         self.name, self.system = _text(name, "name"), _text(system, "system")
         self.tools = _tools(tools)
         self._prefix = prefix if prefix is None else prefix_of(prefix)
-        self.store, self.window = _store(store), _window(window)
-        self.limits = checked_limits(limits)
+        self.store, self.window, self.limits = _store(store), _window(window), checked_limits(limits)
         self.max_steps = _most_steps(max_steps, self.limits)
         self.queue = None if queue is None else check_queue(queue)
         self.retry, self.timeouts = checked_retry(retry), checked_timeouts(timeouts)
@@ -120,7 +122,7 @@ class Agent:
         check_params(params)
         self.params = plain(params, "params")
         self.memory, self.label, self._runtime = _memory(memory), checked_label(label), runtime
-        self.hooks = hooks_of(hooks)
+        self.hooks, self.budgets = hooks_of(hooks), checked_budgets(budgets)
 
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name else ""
@@ -251,6 +253,10 @@ class Agent:
             raise UsageError(
                 "This agent has hooks=, functions that cannot be sent to a worker: pass the agent to the worker's "
                 "App(agents=…) and submit its name, or pass the hooks to App(hooks=…)."
+            )
+        if self.budgets:
+            raise UsageError(
+                "An agent with budgets= cannot be sent: pass it to the worker's App(agents=…) and submit its name."
             )
         if callable(self.approval.rule):
             raise UsageError(

@@ -34,9 +34,11 @@ from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.request import Travelling
 from antiphon.input.values import is_a, lifetime, page_of_last
 from antiphon.model import Message, Response, Status, decode_history
+from antiphon.model.budget import BudgetScope
 from antiphon.redis.agents import AsyncAgents
 from antiphon.redis.all_events import AllEvents
 from antiphon.redis.archived import whole_snapshot
+from antiphon.redis.budgets import AsyncBudgets
 from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
@@ -386,14 +388,17 @@ class AsyncClient:
         """
         return AsyncWebhooks(self.connections, tenant)
 
+    def budgets(self, scope: BudgetScope, name: str | None, *, tenant: str | None = None) -> AsyncBudgets:
+        """Return the budgets of a session, a tenant, a user (of a tenant) or an agent, or with None those of all names.
+
+        >>> await client.budgets("tenant", "acme").read()
+        []
+        """
+        return AsyncBudgets(self.connections, scope, name, tenant)
+
     def memory(
-        self,
-        name: str = "memory",
-        *,
-        tenant: str | None = None,
-        agent: str | None = None,
-        session: str | None = None,
-    ) -> AsyncFacts:
+        self, name: str = "memory", *, tenant: str | None = None, agent: str | None = None, session: str | None = None
+    ) -> AsyncFacts:  # fmt: skip
         """Return what a memory with ``facts`` knows, by its scope: of a tenant, of an agent's users, from one session.
 
         ``name`` is that of its ``FactModel``. Facts can be listed, added, edited and deleted.
@@ -404,13 +409,9 @@ class AsyncClient:
         return AsyncFacts(self.connections, name, tenant=tenant, agent=agent, session=session)
 
     async def set_tenant_limits(
-        self,
-        tenant: str | None,
-        *,
-        in_flight: int | None = None,
-        waiting: int | None = None,
+        self, tenant: str | None, *, in_flight: int | None = None, waiting: int | None = None,
         per_minute: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
 
         They are kept in Redis, and hold for all clients and workers from then on, in each cell. A limit that is None

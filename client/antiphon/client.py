@@ -11,6 +11,7 @@ from __future__ import annotations
 from antiphon.async_client import AsyncClient, SessionSnapshot
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
+from antiphon.redis.budgets import AsyncBudgets
 from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
@@ -19,14 +20,14 @@ from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
-from antiphon.sync_client import Agents, Client, Facts, Schedules, Webhooks
+from antiphon.sync_client import Agents, Budgets, Client, Facts, Schedules, Webhooks
 from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.records import DEFAULT_QUEUE
 from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [
-    "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncClient", "AsyncFacts",
-    "AsyncSchedules", "AsyncWebhooks", "Client", "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent",
+    "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient", "AsyncFacts",
+    "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent",
     "Forgotten", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission",
     "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
 ]  # fmt: skip

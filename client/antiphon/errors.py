@@ -253,6 +253,18 @@ class LimitReached(UsageError):
             self.args = (f"{self.message} (limit {limit})",)
 
 
+class BudgetReached(LimitReached):
+    """A budget is used up: raise it (``Client.budgets``) and run the turn again, or wait for its next window.
+
+    ``limit`` says which one: its scope, unit and window.
+
+    >>> BudgetReached("The budget is used up.", limit="tenant_cost_per_day").limit
+    'tenant_cost_per_day'
+    """
+
+    code = "budget_reached"
+
+
 class TenantLimit(LimitReached):
     """The tenant has reached one of its limits: submit the turn again later.
 

@@ -27,7 +27,8 @@ from antiphon.model import (
 from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 
 __all__ = [
-    "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "EventReceived", "Handoff", "Heartbeat",
+    "BudgetReachedEvent", "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "EventReceived",
+    "Handoff", "Heartbeat",
     "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "ModelChanged", "OutputDelta",
     "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "SessionTitled", "StepFinished",
     "StepRecorded", "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent",
@@ -202,6 +203,21 @@ class ContextReduced(EventBase, tag="context_reduced"):
     limit: int = 0
     messages: int = 0
     results: int = 0
+
+
+class BudgetReachedEvent(EventBase, tag="budget_reached"):
+    """A budget is used up, so that the turn's next model call does not start. ``action`` is what happens to the turn:
+    ``reject``, ``suspend`` or ``fallback``. ``limit`` and ``used`` are in dollars or tokens (``unit``), for the day,
+    month, session or turn (``per``) of this ``scope``.
+    """
+
+    type: ClassVar[Literal["budget_reached"]] = "budget_reached"
+    scope: str = ""
+    per: str = ""
+    unit: str = ""
+    limit: float = 0
+    used: float = 0
+    action: str = ""
 
 
 class RecallFailed(EventBase, tag="recall_failed"):
@@ -404,6 +420,7 @@ KnownEvent: TypeAlias = (
     | StepFinished
     | TurnRetrying
     | ModelChanged
+    | BudgetReachedEvent
     | ContextReduced
     | RecallFailed
     | TurnSuspended

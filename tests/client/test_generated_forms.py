@@ -12,7 +12,7 @@ import async_to_sync as tool
 import pytest
 
 from antiphon import Agent, AsyncClient, AsyncSession, Client, Session
-from antiphon.client import Agents, Facts, Schedules, Submission, Webhooks
+from antiphon.client import Agents, Budgets, Facts, Schedules, Submission, Webhooks
 from antiphon.input.options import ListOptions
 from antiphon.input.parameters import ModelParams
 from antiphon.session.session import SessionList
@@ -21,7 +21,7 @@ from antiphon.session.turn import Turn
 from antiphon.session.work import ClientSubmitOptions, JsonOptions, RunOptions, SubmitOptions
 from antiphon.testing import script
 
-MADE = [Client, Session, SessionList, Turn, Agents, Facts, Schedules, Webhooks]
+MADE = [Client, Session, SessionList, Turn, Agents, Budgets, Facts, Schedules, Webhooks]
 
 
 def methods(cls):

@@ -20,6 +20,7 @@ from antiphon.hooks import Hook, hooks_of
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
 from antiphon.model import FallbackModel, Timeouts
+from antiphon.model.budget import Budget
 from antiphon.model.resilience import checked_timeouts
 from antiphon.model.revisions import Revision
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
@@ -115,12 +116,13 @@ class App:
                 f"store= must be a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
             )
         self.timeouts = checked_timeouts(timeouts, SettingsError)
-        self._store = store
+        self._store, self._memory = store, memory
         self._archive: Archive | None = None
         self._agents: dict[str, AgentSpec] = {}
         self._approval: dict[str, ApprovalRule] = {}  # of these agents
         self._hooks = hooks_of(hooks)
         self._hooks_of: dict[str, list[Hook[Any]]] = {}  # those of the App and of these agents
+        self._budgets: dict[str, list[Budget]] = {}  # of these agents
         self._tools: dict[str, Tool[..., Any]] = {}
         self._providers = checked_providers(providers or {})
         self._stops: dict[str, Callable[..., Any]] = {}
@@ -133,7 +135,6 @@ class App:
         self._note_turns()
         self.lacking: dict[str, list[str]] = {}
         self.revisions: dict[str, Revision] = {}
-        self._memory = memory
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
@@ -159,7 +160,9 @@ class App:
         provider = getattr(agent, "provider", "")
         own_provider = not isinstance(provider, str)
         hooks: list[Hook[Any]] = getattr(agent, "hooks", [])
-        stays = own_provider or callable(approval.rule) or hooks or getattr(agent, "memory", None) is not None
+        budgets: list[Budget] = getattr(agent, "budgets", [])
+        stays = own_provider or callable(approval.rule) or hooks or budgets
+        stays = stays or getattr(agent, "memory", None) is not None
         spec = agent.described() if stays else agent.spec()
         if not (known_as := spec.name):
             raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
@@ -174,6 +177,7 @@ class App:
             check_provider(name, self._providers)
         self._agents[known_as], self._approval[known_as] = spec, NONE if approval == NONE else approval
         self._hooks_of[known_as] = [*self._hooks, *hooks]
+        self._budgets[known_as] = budgets
         self._known_stops(agent.limits)
         self.memories.add(agent, spec)
         self.revisions[known_as] = self._revision(agent, spec)
@@ -338,6 +342,14 @@ class App:
             return Meter(NO_LIMITS, prices, before=before, spent=spent)
         limits = stricter(agent.limits, self._limits)
         return Meter(limits, prices, stop_functions(limits, self._stops), before=before, spent=spent)
+
+    def budgets(self, agent: AgentSpec) -> list[Budget] | None:
+        """Return the budgets that the App declares for an agent; None for one that came with a turn.
+
+        >>> app.budgets(app.agent("support"))
+        []
+        """
+        return self._budgets[agent.name or ""] if agent is self._agents.get(agent.name or "") else None
 
     def archive(self, url: str = "") -> Archive | None:
         """Return the archive for sessions: the App's store, or the store at ``url`` (``ANTIPHON_ARCHIVE``), or None.

@@ -12,6 +12,7 @@ from antiphon.cli.arguments import add_json, add_redis, command_parser, print_js
 from antiphon.cli.terminal import Paint, clock_time, counted, one_line
 from antiphon.client import AsyncClient
 from antiphon.events import (
+    BudgetReachedEvent,
     ContextReduced,
     Event,
     ModelChanged,
@@ -166,6 +167,19 @@ class _Teller:
     def changed(self, event: ModelChanged) -> None:
         self._say(f"The model {event.target} answers in place of {event.source} ({event.code}).", "yellow")
 
+    def budget_reached(self, event: BudgetReachedEvent) -> None:
+        limit = f"${event.limit:,.15g}" if event.unit == "cost" else f"{event.limit:,.15g} tokens"
+        ends = {
+            "reject": "the turn fails",
+            "suspend": "the turn waits",
+            "fallback": "a fallback is to answer",
+        }
+        whose = event.scope if event.scope == event.per else f"{event.scope} per {event.per}"
+        self._say(
+            f"The budget of {limit} of the {whose} is used up: {ends.get(event.action, event.action)}.",
+            "yellow",
+        )
+
     def context_reduced(self, event: ContextReduced) -> None:
         omitted = (
             counted(event.messages, "message")
@@ -244,6 +258,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     ToolCallEvent: _Teller.called,
     ToolResultEvent: _Teller.returned,
     ModelChanged: _Teller.changed,
+    BudgetReachedEvent: _Teller.budget_reached,
     ContextReduced: _Teller.context_reduced,
     RecallFailed: _Teller.recall_failed,
     TurnRetrying: _Teller.retried,

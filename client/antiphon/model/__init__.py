@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord
+from antiphon.model.budget import Budget, BudgetState
 from antiphon.model.parts import (
     NO_ARGUMENTS,
     Arguments,
@@ -39,10 +40,11 @@ from antiphon.model.suspension import (
 from antiphon.model.usage import Limits, Usage
 
 __all__ = [
-    "AtLimit", "CallerTool", "Decision", "DecisionKind", "FallbackModel", "File", "Image", "Item", "Limits",
-    "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal", "Response", "Retry", "Role",
-    "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall", "ToolOutcome", "ToolResult",
-    "TurnStep", "Usage", "Wait", "decode_history", "decode_message", "encode", "with_ids",
+    "AtLimit", "Budget", "BudgetState", "CallerTool", "Decision", "DecisionKind", "FallbackModel", "File",
+    "Image", "Item", "Limits", "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal",
+    "Response", "Retry", "Role", "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall",
+    "ToolOutcome", "ToolResult", "TurnStep", "Usage", "Wait", "decode_history", "decode_message", "encode",
+    "with_ids",
 ]  # fmt: skip
 
 Role = Literal["system", "user", "assistant", "tool"]

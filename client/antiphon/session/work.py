@@ -42,6 +42,7 @@ from antiphon.input.values import (
     plain,
 )
 from antiphon.model import CallerTool, Message, Retry, Timeouts
+from antiphon.model.budget import Budget
 from antiphon.model.usage import Limits
 from antiphon.tools.approval import ApprovalRule, OnApproval, OnTool
 from antiphon.tools.caller import caller_tools
@@ -66,6 +67,7 @@ class AgentLike(Protocol):
     timeouts: Timeouts | None
     fallback: list[Any]
     limits: Limits | None
+    budgets: list[Budget]
     approval: ApprovalRule
     caller_tools: list[CallerTool]
     hooks: list[Hook[Any]]

@@ -105,6 +105,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("pace", "pace:{}", "list", "submission times of the last turns of a tenant with a limit per "
         "minute", "a minute"),
     Kind("limits", "limits", "hash", "the limits of tenants, and their defaults", "kept", lasting=True),
+    Kind("budgets", "budgets:{}", "hash", "the budgets of a scope (`session`, `tenant`, `user`, `agent`), as JSON by "
+         "name; those of names without their own have no name", "kept", lasting=True),
+    Kind("spent", "spent:{}", "hash", "a ledger of budgets: what was used in a turn, a session, or the current day or "
+         "month of a scope, and what running model calls hold",
+         "40 days (turn); with its session; a day or a month after the end of its day or month"),
     Kind("notices", "notices", "stream", "completion events of this cell, while something subscribes; "
         "the last 100,000", "7 days after the last subscription"),
     Kind("webhooks", "webhooks", "sorted set", "webhooks, by the time of their next check; those with nothing to "
@@ -258,6 +263,8 @@ class Keys:
     buckets = _Of()
     share = _Of()
     pace = _Of()
+    budgets = _Of()
+    spent = _Of()
     held = _Of()
     app = _Of()
     handed_out = _Of()

@@ -145,6 +145,7 @@ class ClaimedTurn(Struct):
     decisions: Sequence[bytes] = ()  # what was decided while it was suspended
     steered: bool = False  # other turns may wait to steer it
     app: str = ""  # the digest of the App on which it has begun
+    tenant: str = ""
     received: Sequence[ReceivedEvent] = ()  # by waits of its last suspension
 
 
@@ -280,8 +281,8 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         session_fields
     )
     (
-        request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, app, failing,
-        spent,
+        request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, app, tenant,
+        failing, spent,
     ) = turn_fields  # fmt: skip
     session_id, turn_id = SessionId(text_of(session)), TurnId(text_of(turn))
     if (session_id.encode(), turn_id.encode()) != (session, turn):
@@ -293,6 +294,7 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         text_of(queue), journal, history, length, summary, text_of(restored), text_of(refused),
         int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
         text_of(untold), usage, text_of(lacking), decisions, steer == turn, text_of(app),
+        text_of(tenant),
         [ReceivedEvent.of(*one) for one in received if one[1]],
     )  # fmt: skip
 

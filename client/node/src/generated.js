@@ -19,6 +19,7 @@ export const EVENT_DEFAULTS = {
   step_finished: {"usage": {}, "stop_reason": "end", "raw_stop_reason": "", "model": "", "rejected": ""},
   turn_retrying: {"reason": "", "code": "", "retry_at": 0, "service": null},
   model_changed: {"source": "", "target": "", "code": ""},
+  budget_reached: {"scope": "", "per": "", "unit": "", "limit": 0, "used": 0, "action": ""},
   context_reduced: {"limit": 0, "messages": 0, "results": 0},
   recall_failed: {"memory": "", "error": ""},
   turn_suspended: {"calls": [], "waits": []},

@@ -867,6 +867,7 @@ export interface EventFields {
   step_finished: { usage: Partial<Usage>; stop_reason: StopReason; raw_stop_reason: string; model: string; rejected: string };
   turn_retrying: { reason: string; code: string; retry_at: number; service: ServiceAnswer | null };
   model_changed: { source: string; target: string; code: string };
+  budget_reached: { scope: string; per: string; unit: string; limit: number; used: number; action: string };
   context_reduced: { limit: number; messages: number; results: number };
   recall_failed: { memory: string; error: string };
   turn_suspended: { calls: OpenCall[]; waits: Wait[] };

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from antiphon.input.values import now_ms
-from antiphon_worker.local.records import KeptEvent, Session, Turn
+from antiphon_worker.local.records import KeptEvent, Record, Session, Turn
 
 Answer: TypeAlias = list[Any]
 T = TypeVar("T", Session, Turn)
@@ -50,6 +50,8 @@ class Moves:
         self.events: dict[str, dict[str, KeptEvent]] = {}  # that were sent, by names and ids
         self.tokens: dict[str, str] = {}  # of the last claim of each worker
         self.fences = 0
+        self.spent: dict[str, Record] = {}  # ledgers of budgets
+        self.budgets: dict[str, dict[str, bytes]] = {}  # stored ones, by scope and name
         self._ended: dict[str, Turn] = {}  # in the order of their ends
         self._swept = clock()
 
@@ -70,6 +72,7 @@ class Moves:
     def drop_session(self, session: Session) -> None:
         """Remove a session from memory."""
         del self.sessions[session.id]
+        self.spent.pop(f"session:{session.id}", None)
         session.clear()
 
     def outside(self, session: Session) -> list[Turn]:
@@ -182,6 +185,7 @@ class Moves:
 
     def _drop(self, turn: Turn) -> None:
         del self.turns[turn.id], self._ended[turn.id]
+        self.spent.pop(f"turn:{turn.id}", None)
         if turn in turn.session.turns:
             turn.session.turns.remove(turn)
 

@@ -10,6 +10,7 @@ from antiphon.errors import UnknownAgent
 from antiphon.hooks import Hook
 from antiphon.input.request import AgentSpec
 from antiphon.model import FallbackModel
+from antiphon.model.budget import Budget
 from antiphon.model.usage import NO_LIMITS, Usage
 from antiphon.session.work import AgentLike
 from antiphon.tools import Tool
@@ -72,6 +73,9 @@ class OwnApp:
     def hooks(self, agent: AgentSpec) -> list[Hook[Any]]:
         assert self._own is not None
         return self._own.hooks
+
+    def budgets(self, agent: AgentSpec) -> list[Budget]:
+        return self._own.budgets if self._own else []
 
     def prices(self, file: str = "") -> Prices:
         return prices_in(os.environ.get("ANTIPHON_PRICES", ""))

@@ -194,7 +194,7 @@ class Turn:
             record.get(name)
             for name in (
                 "request", "run", "attempt", "crashes", "errors", "step", "queue", "queued_seq", "created", "queued_at",
-                "lacking", "app",
+                "lacking", "app", "tenant",
             )
         ]  # fmt: skip
         tail, window = record.number("tail", -1), known.get("window") or known.get("summary") or b"0"

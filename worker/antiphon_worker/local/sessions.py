@@ -142,6 +142,9 @@ class SessionTransitions(Moves):
         for turn in self.turns.values():
             if turn.session.id == session_id and turn.status in ENDED:
                 turn.erase(self.clock())
+                self.spent.pop(f"turn:{turn.id}", None)
+        for per in ("day", "month"):
+            self.spent.pop(f"session:{per}:{session_id}", None)
         self.drop_session(session)
         session.record.clear()
         return [b"DELETED", b"1", b""]

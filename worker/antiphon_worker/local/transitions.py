@@ -19,6 +19,7 @@ import msgspec
 from antiphon.model import encode
 from antiphon.model.suspension import IN_TIME
 from antiphon.model.usage import Usage
+from antiphon_worker.local.ledgers import LedgerTransitions
 from antiphon_worker.local.moves import (
     ALONE_AFTER,
     DEFAULT_TTL_MS,
@@ -70,8 +71,8 @@ class Look(NamedTuple):
         self.acts.append([turn.session.id.encode(), turn.id.encode(), what.encode()])
 
 
-class Transitions(SessionTransitions, EventTransitions):
-    """All transitions of one cell: those of sessions, of events, and those of turns."""
+class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
+    """All transitions of one cell: those of sessions, of events, of budgets, and those of turns."""
 
     def submit(
         self, session_id: str, turn_id: str, digest: str, request: bytes, queue: str, agent_queue: str,

@@ -119,6 +119,9 @@ def prices_of(given: object) -> Prices:
 
 log = logging.getLogger("antiphon.limits")
 
+OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+"""The parameters that limit the output of a model call, of which providers send the one that their service knows."""
+
 _NO_PRICES = Prices({})
 _NO_WAIT = nullcontext()
 _REACHED = {
@@ -135,6 +138,28 @@ def stop_functions(limits: Limits, known: Mapping[str, Callable[..., Any]]) -> l
         if isinstance(stop, str) and stop not in known:
             raise UnknownTool(f"Unknown stop condition {stop!r} here: pass its function in Limits(stop=[…]).")
     return [known[stop] if isinstance(stop, str) else stop for stop in limits.stop]
+
+
+def stopped_usage(request: ModelRequest, stream: object, outlet: object) -> Usage:
+    """Return what a stopped call has used: as its service has counted so far, and the rest as estimated."""
+    counted: Usage = getattr(stream, "counted", Usage())
+    received: int = getattr(outlet, "received", 0)
+    given = counted.input_tokens or _estimated_input(request)
+    made = max(counted.output_tokens, -(-received // BYTES_PER_TOKEN))
+    return msgspec.structs.replace(
+        counted, input_tokens=given, output_tokens=made, estimated_tokens=given + made - counted.tokens
+    )
+
+
+def most_of(request: ModelRequest) -> tuple[int, int]:
+    """Return how many input and output tokens a call may have at most. A token of input has at least one byte."""
+    limits = [value for name in OUTPUT_LIMITS if type(value := request.params.get(name)) is int]
+    return _estimated_input(request) * BYTES_PER_TOKEN, max(limits, default=0)
+
+
+def _estimated_input(request: ModelRequest) -> int:
+    system, tools = request.system or "", msgspec.json.encode(request.tools, enc_hook=str).decode()
+    return estimated_tokens([*request.messages, Message.system(system + tools)])
 
 
 class Meter:
@@ -189,15 +214,7 @@ class Meter:
 
     def count_stopped(self, request: ModelRequest, stream: object, outlet: object) -> None:
         """Count a model call that is stopped: as its service has counted so far, and the rest as estimated."""
-        counted: Usage = getattr(stream, "counted", Usage())
-        received: int = getattr(outlet, "received", 0)
-        system, tools = request.system or "", msgspec.json.encode(request.tools, enc_hook=str).decode()
-        given = counted.input_tokens or estimated_tokens([*request.messages, Message.system(system + tools)])
-        made = max(counted.output_tokens, -(-received // BYTES_PER_TOKEN))
-        usage = msgspec.structs.replace(
-            counted, input_tokens=given, output_tokens=made, estimated_tokens=given + made - counted.tokens
-        )
-        self.count(usage, request.model, request.model)
+        self.count(stopped_usage(request, stream, outlet), request.model, request.model)
 
     @property
     def used(self) -> Usage | None:

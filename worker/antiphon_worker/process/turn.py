@@ -36,6 +36,7 @@ from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.observing.observer import Observer
+from antiphon_worker.process.budgets import Attempt, Budgets, Held
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.history import (
     asked_agent,
@@ -94,7 +95,7 @@ class TurnRunner:
         self.archive = app.archive(settings.archive)
         self.prices = app.prices(settings.prices)
         self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
-        self.opening = Opening(cell.seal)
+        self.opening, self.budgets = Opening(cell.seal), Budgets(cells or Cells([cell]))
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
         self.tokens = 0  # of attempts that have ended
 
@@ -194,7 +195,7 @@ class _Run:
         except ProviderError as exc:
             delay = self._tries.pause(exc)
             return Failed.of(exc) if delay is None else Retry(exc, delay)
-        except ArchiveUnavailable as exc:
+        except (ArchiveUnavailable, Held) as exc:
             return GivenBack(exc.message, str(exc.code), exc.retry_after)
         except FOR_OTHERS as exc:
             return self._runner.opening.leave(exc, self._turn)
@@ -263,24 +264,23 @@ class _Run:
             spent = turn.spent_ms / 1000 + time.monotonic() - self._began
             meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
             tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
-            context = Context(
-                turn.session_id, turn.turn_id, "", variables_of_session(turn), turn.attempt, turn.run
-            )
+            ids, own = (turn.session_id, turn.turn_id), variables_of_session(turn)
+            context = Context(*ids, "", own, turn.attempt, turn.run)
             hooks = await hooks_of_turn(app.hooks(agent), app.toolbox, context, agent, request, self._journal)
             inp = loop_input(agent, request, tools, system, before, rules, meter)
             inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
             if agent.fallback:
                 inp.fallback = self._tries.fallback(agent, app)
+            attempt = Attempt(self._cell, turn, request, self._lease, self._sink, self._runner.prices, most)
+            provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)
             if turn.untold or turn.run > 1:
                 inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
             if request.revises is not None:
                 self._revision = await revised(self._cell, turn, request.revises, self._lease)
                 inp.new_messages = [*self._revision.question, *request.messages]
             history = loaded_history(self._cell, turn, agent)
-            offer = self._runner.recalls.offer
-            self._memories = await patiently(
-                self._lease, lambda: offer(inp, turn, agent, history, self._sink.put)
-            )
+            lease, offer = self._lease, self._runner.recalls.offer
+            self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
             done = await run_turn(
                 provider, inp, history, app.toolbox, self._journal, self._sink, context, decisions
             )

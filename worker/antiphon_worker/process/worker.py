@@ -118,7 +118,7 @@ class Worker:
                     start(Eraser(cell).run, "eraser"), *[start(one, "indexer") for one in self._indexers(cells, gate)],
                 ]  # fmt: skip
                 taking = [start(lambda: _take(presence, consumer), "consumer")]
-                taking.append(start(Reaper(cell, settings).run, "reaper"))
+                taking += [start(Reaper(cell, settings).run, "reaper"), start(runner.budgets.run, "budgets")]
                 if (archive := runner.archive) is not None:
                     taking.append(start(lambda: Archiver(self._open_cell(), archive).run(), "archiver"))
                 self._say_that_it_begins()

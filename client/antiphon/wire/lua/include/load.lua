@@ -5,7 +5,7 @@ local function load(session, turn, now) -- @often
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
     'summary', 'restored', 'refused', 'untold', 'usage', 'steer')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
-    'queued_seq', 'created', 'queued_at', 'lacking', 'app', 'failing', 'started_at', 'tail', 'waited', 'calls')
+    'queued_seq', 'created', 'queued_at', 'lacking', 'app', 'tenant', 'failing', 'started_at', 'tail', 'waited', 'calls')
   local decisions, received, _
   if table.remove(t) then _, decisions, _, received = decided(turn) end
   local waited = tonumber(table.remove(t) or 0) or 0

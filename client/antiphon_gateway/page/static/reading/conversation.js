@@ -116,6 +116,7 @@ export class Conversation {
         this.#drop(turn, event.step || 1);
         Object.assign(turn, { status: "retrying", retry: { code: event.code, reason: event.reason, at: event.retry_at } });
         break;
+      case "budget_reached": this.#note(turn, event, `A budget of the ${event.scope} is used up (${event.unit === "cost" ? "$" : ""}${event.limit}${event.unit === "tokens" ? " tokens" : ""} per ${event.per}).`); break;
       case "context_reduced": this.#note(turn, event, `The model refused the length of the request: ${event.messages ? `${event.messages} messages were left out` : `${event.results} results of tools were cut`}.`); break;
       case "recall_failed": this.#note(turn, event, `The memory ${event.memory} did not answer (${event.error}).`); break;
       case "model_changed": this.#note(turn, event, `${event.source} was given up (${event.code}); ${event.target} answers.`); break;

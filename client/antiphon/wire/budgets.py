@@ -1,0 +1,208 @@
+"""The ledgers of budgets in one cell: what model calls may use, hold and have used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from antiphon.errors import CorruptRecord
+from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.model.budget import NANO, Budget, BudgetState
+from antiphon.text import number, text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked, unexpected
+from antiphon.wire.records import readable
+
+HOUR_MS = 3_600_000
+
+
+class Payer(NamedTuple):
+    """A scope that pays for a turn: its kind, its name, and the budgets that the App declares for it."""
+
+    scope: str
+    name: str
+    own: tuple[Budget, ...] = ()
+
+
+class Call(NamedTuple):
+    """A model call of a turn and what it may use at most. ``cost`` is in nano-dollars, None without a price.
+
+    ``number`` counts the calls under one fence. What it holds is given back after ``lasts_ms``, at the latest.
+    """
+
+    turn_id: TurnId
+    session_id: SessionId
+    fence: Fence
+    number: int
+    cost: int | None
+    tokens: int
+    lasts_ms: int
+
+
+class Reserved(NamedTuple):
+    """The call may start. It holds a part of the budgets in these ledgers."""
+
+    ledgers: list[str]
+
+
+class Busy(NamedTuple):
+    """Running calls hold what is left: ask again."""
+
+
+class Reached(NamedTuple):
+    """A budget is used up. ``ms`` is the time until its next day or month begins, or 0."""
+
+    action: str
+    scope: str
+    per: str
+    unit: str
+    limit: float
+    used: float
+    ms: int
+
+
+class Unpriced(NamedTuple):
+    """A cost is limited, and the model has no price."""
+
+
+class Outdated(NamedTuple):
+    """A later attempt at the turn has asked."""
+
+
+Answer: TypeAlias = Reserved | Busy | Reached | Unpriced | Outdated
+
+
+async def reserve(
+    cell: Cell, call: Call, payers: Sequence[tuple[Payer, str]], *, switched: bool = False
+) -> Answer:
+    """Hold what a call may use at most, in all budgets of these payers or in none. Raises ``StoreError``.
+
+    Of a payer this cell has the ledgers of ``inner`` budgets (of a turn or session), of ``outer`` ones, or ``all``.
+    """
+    flat = [
+        value
+        for payer, part in payers
+        for value in (payer.scope, payer.name, part, msgspec.json.encode(payer.own) if payer.own else b"")
+    ]
+    answer = await cell.run(
+        "budgets/reserve", call.turn_id, call.session_id, call.fence, call.number,
+        "" if call.cost is None else call.cost, call.tokens, call.lasts_ms, "1" if switched else "", *flat,
+    )  # fmt: skip
+    match answer:
+        case [b"RESERVED", ledgers]:
+            return Reserved([text_of(ledger) for ledger in ledgers])
+        case [b"BUSY"]:
+            return Busy()
+        case [b"REACHED", *found]:
+            with readable("The answer of the script 'budgets/reserve'"):
+                action, scope, per, unit, limit, used, ms = map(text_of, found)
+                return Reached(action, scope, per, unit, _shown(unit, limit), _shown(unit, used), int(ms))
+        case [b"UNPRICED"]:
+            return Unpriced()
+        case [b"SUPERSEDED"]:
+            return Outdated()
+        case _:
+            raise unexpected("budgets/reserve", answer)
+
+
+async def capture(
+    cell: Cell, call: Call, ledgers: Sequence[str], *, cost: int, tokens: int, estimated: bool = False
+) -> None:
+    """Settle a call: what it has used takes the place of what it holds. Repeating it does nothing.
+
+    Raises ``StoreError``.
+    """
+    answer = await cell.run(
+        "budgets/capture",
+        call.turn_id,
+        call.fence,
+        call.number,
+        cost,
+        tokens,
+        "1" if estimated else "",
+        *ledgers,
+    )
+    if answer != [b"CAPTURED"]:
+        raise unexpected("budgets/capture", answer)
+
+
+def user_of(tenant: str | None, user: str) -> str:
+    """Return the name of a user in the ledgers: users of two tenants are two users, whatever their names.
+
+    >>> user_of("acme", "alice") == user_of(None, "alice")
+    False
+    """
+    return f"{tenant}\x1f{user}" if tenant else user
+
+
+async def scopes_with_budgets(cell: Cell, scopes: Sequence[str]) -> set[str]:
+    """Return those of these scopes for which budgets are stored. Raises ``StoreError``."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for scope in scopes:
+        pipe.exists(cell.keys.budgets(scope))
+    found = await asked(pipe.execute())
+    return {scope for scope, exists in zip(scopes, found, strict=True) if exists}
+
+
+async def write_budgets(cell: Cell, scope: str, name: str, budgets: Sequence[Budget] | None) -> None:
+    """Store the budgets of a name, '' for those of all names without their own; None removes them."""
+    key = cell.keys.budgets(scope)
+    if budgets is None:
+        await asked(cell.redis.hdel(key, name))
+    else:
+        await asked(cell.redis.hset(key, name, msgspec.json.encode(budgets).decode()))
+
+
+async def stored_budgets(cell: Cell, scope: str, name: str) -> list[Budget]:
+    """Read the budgets that hold for a name: its own, or those for all names. Raises ``StoreError``."""
+    own, default = await asked(cell.redis.hmget(cell.keys.budgets(scope), name, ""))
+    return decode_budgets(own or default or b"[]")
+
+
+def decode_budgets(data: bytes) -> list[Budget]:
+    """Read stored budgets. Raises ``CorruptRecord``."""
+    try:
+        return msgspec.json.decode(data, type=list[Budget])
+    except (msgspec.MsgspecError, UnicodeError) as exc:
+        raise CorruptRecord(f"Stored budgets cannot be read: {exc}.") from exc
+
+
+def ledger_of(scope: str, name: str, budget: Budget) -> str:
+    """Return the ledger of a budget, '' for a budget of each turn, and of each session of another scope."""
+    if budget.per in ("day", "month"):
+        return f"{scope}:{budget.per}:{name}"
+    return f"session:{name}" if budget.per == scope == "session" else ""
+
+
+async def read_ledger(cell: Cell, ledger: str, budget: Budget) -> BudgetState:
+    """Read how much of a budget is used. Raises ``StoreError``."""
+    names = ["from", budget.unit, f"held_{budget.unit}", f"estimated_{budget.unit}"]
+    pipe = cell.redis.pipeline(transaction=False)
+    pipe.time()
+    pipe.hmget(cell.keys.spent(ledger), names)
+    (seconds, _), found = await asked(pipe.execute())
+    begun, used, held, estimated = map(number, found)
+    ends = window_end(budget.per, begun)
+    if ends is not None and ends <= seconds * 1000:
+        return BudgetState(budget)
+    used, held, estimated = (_shown(budget.unit, str(part)) for part in (used, held, estimated))
+    return BudgetState(budget, used, held, estimated, ends if begun else None)
+
+
+def window_end(per: str, begun: int) -> int | None:
+    """Return when the day or month that has begun then ends, in ms; None for other budgets."""
+    if per == "day":
+        return begun + 24 * HOUR_MS
+    if per != "month":
+        return None
+    from datetime import UTC, datetime
+
+    first = datetime.fromtimestamp(begun / 1000, UTC)
+    later = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return int(later.timestamp() * 1000)
+
+
+def _shown(unit: str, value: str) -> float:
+    return int(value) / NANO if unit == "cost" else int(value)

@@ -1,0 +1,256 @@
+"""`budgets/reserve` and `budgets/capture`: the ledgers of budgets. A memory cell must answer and count the same."""
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from antiphon.errors import StoreError
+from antiphon.model import Budget
+from antiphon.model.budget import NANO
+from antiphon.wire.budgets import (
+    Busy,
+    Call,
+    Outdated,
+    Payer,
+    Reached,
+    Reserved,
+    Unpriced,
+    capture,
+    read_ledger,
+    reserve,
+    window_end,
+    write_budgets,
+)
+from antiphon.wire.records import NewTurn
+from antiphon_worker.local.cell import MemoryCell
+
+CENT = NANO // 100
+ACME = Payer("tenant", "acme", (Budget(cost=1, per="day"),))
+
+
+def call(turn="t1", fence=1, number=1, cost=10 * CENT, tokens=100, session="s1", lasts_ms=60_000):
+    return Call(turn, session, f"{fence}-x", number, cost, tokens, lasts_ms)
+
+
+async def ask(cell, one, *payers, **options):
+    return await reserve(cell, one, [(payer, "all") for payer in payers or (ACME,)], **options)
+
+
+async def spent(cell, ledger="tenant:day:acme"):
+    if isinstance(cell, MemoryCell):
+        return {name.encode(): value for name, value in cell.transitions.spent.get(ledger, {}).items()}
+    return await cell.redis.hgetall(cell.keys.spent(ledger))
+
+
+async def used(cell, ledger="tenant:day:acme"):
+    found = await spent(cell, ledger)
+    return [int(found.get(name, 0)) for name in (b"cost", b"held_cost")]
+
+
+async def test_what_is_held_is_settled(cell):
+    assert await ask(cell, call()) == Reserved(["tenant:day:acme"])
+    assert await used(cell) == [0, 10 * CENT]
+    for _ in range(2):
+        await capture(cell, call(), ["tenant:day:acme"], cost=3 * CENT, tokens=30)
+        assert await used(cell) == [3 * CENT, 0]
+
+
+async def test_a_repetition_holds_nothing_twice(cell):
+    for _ in range(3):
+        assert await ask(cell, call()) == Reserved(["tenant:day:acme"])
+    assert await used(cell) == [0, 10 * CENT]
+
+
+async def test_calls_that_do_not_fit_wait_and_the_last_one_may_exceed(cell):
+    assert isinstance(await ask(cell, call("t1", cost=90 * CENT)), Reserved)
+    assert await ask(cell, call("t2", cost=11 * CENT)) == Busy()
+    assert isinstance(await ask(cell, call("t3", cost=10 * CENT)), Reserved)
+    await capture(cell, call("t1"), ["tenant:day:acme"], cost=89 * CENT, tokens=1)
+    await capture(cell, call("t3"), ["tenant:day:acme"], cost=10 * CENT, tokens=1)
+    assert isinstance(await ask(cell, call("t2", cost=500 * CENT)), Reserved), "nothing else goes on"
+    assert await ask(cell, call("t4", cost=0)) == Busy()
+    await capture(cell, call("t2"), ["tenant:day:acme"], cost=400 * CENT, tokens=1)
+    answer = await ask(cell, call("t4", cost=0))
+    assert isinstance(answer, Reached)
+    assert (answer.action, answer.scope, answer.per, answer.limit, answer.used) == (
+        "reject",
+        "tenant",
+        "day",
+        1.0,
+        4.99,
+    )
+    assert 0 < answer.ms <= 86_400_000
+
+
+async def test_a_call_holds_in_all_budgets_or_in_none(cell):
+    await write_budgets(cell, "user", "alice", [Budget(tokens=50, per="month")])
+    alice = Payer("user", "alice")
+    assert isinstance(await ask(cell, call("t1", tokens=40), alice), Reserved)
+    assert await ask(cell, call("t2", tokens=40), ACME, alice) == Busy()
+    assert await spent(cell) == {}
+
+
+async def test_stored_budgets_take_the_place_of_declared_ones(cell):
+    await write_budgets(cell, "tenant", "", [Budget(cost=9, per="month")])
+    assert await ask(cell, call("t1")) == Reserved(["tenant:day:acme"])
+    assert await ask(cell, call("t2"), Payer("tenant", "b")) == Reserved(["tenant:month:b"])
+    await write_budgets(cell, "tenant", "acme", [Budget(cost=9, per="session")])
+    assert await ask(cell, call("t3")) == Reserved(["session:s1"])
+    await write_budgets(cell, "tenant", "acme", [])
+    assert await ask(cell, call("t4")) == Reserved([]), "none at all"
+
+
+async def test_a_model_without_a_price_is_refused_by_budgets_of_cost_alone(cell):
+    assert await ask(cell, call(cost=None)) == Unpriced()
+    assert isinstance(
+        await ask(cell, call(cost=None), Payer("tenant", "acme", (Budget(tokens=9),))), Reserved
+    )
+
+
+async def test_the_next_attempt_counts_what_the_former_one_held(cell):
+    await ask(cell, call(fence=1))
+    assert isinstance(await ask(cell, call(fence=2, cost=20 * CENT)), Reserved)
+    assert await used(cell) == [10 * CENT, 20 * CENT]
+    assert (await spent(cell))[b"estimated_cost"] == str(10 * CENT).encode()
+    await capture(cell, call(fence=1), ["tenant:day:acme"], cost=5, tokens=1)
+    assert await used(cell) == [10 * CENT, 20 * CENT], "the former call has been estimated"
+
+
+async def test_a_worker_that_was_paused_reserves_nothing_after_the_next_attempt(cell):
+    await ask(cell, call(fence=2))
+    assert await ask(cell, call(fence=1, number=2)) == Outdated()
+    assert await used(cell) == [0, 10 * CENT]
+
+
+async def test_the_call_of_a_turn_that_has_ended_makes_room(cell):
+    await cell.submit(NewTurn("s1", "t1", b"{}", "d"))
+    turn = await cell.take_one()
+    one = Call("t1", "s1", turn.fence, 1, 100 * CENT, 1, 60_000)
+    await ask(cell, one)
+    assert await ask(cell, call("t2", session="s2")) == Busy(), "its turn is held under this fence"
+    await cell.reap(holder="w1")
+    answer = await ask(cell, call("t2", session="s2"))
+    assert isinstance(answer, Reached), "it is estimated with all that it held"
+    assert answer.used == 1.0
+
+
+async def test_a_call_is_held_for_so_long_at_most(cell):
+    await ask(cell, call("elsewhere", cost=99 * CENT, lasts_ms=5_000))
+    await cell.wait(5_000)
+    assert await ask(cell, call("t2")) == Busy()
+    await cell.wait(1)
+    assert isinstance(await ask(cell, call("t2")), Reserved)
+    assert await used(cell) == [99 * CENT, 10 * CENT]
+
+
+async def test_fallbacks_are_counted_and_not_held(cell):
+    payer = Payer("tenant", "acme", (Budget(cost=0.5, reached="fallback"), Budget(cost=1)))
+    await ask(cell, call("t1", cost=60 * CENT), payer)
+    await capture(cell, call("t1"), ["tenant:day:acme"], cost=60 * CENT, tokens=1)
+    answer = await ask(cell, call("t2"), payer)
+    assert isinstance(answer, Reached)
+    assert answer.action == "fallback"
+    assert isinstance(await ask(cell, call("t2"), payer, switched=True), Reserved)
+    await capture(cell, call("t2"), ["tenant:day:acme"], cost=60 * CENT, tokens=1)
+    answer = await ask(cell, call("t3"), payer, switched=True)
+    assert isinstance(answer, Reached)
+    assert answer.action == "reject"
+
+
+@pytest.mark.parametrize("per", ["day", "month"])
+async def test_a_new_window_begins_with_nothing(cell, per):
+    payer, ledger = Payer("tenant", "acme", (Budget(cost=1, per=per),)), f"tenant:{per}:acme"
+    await ask(cell, call("t1"), payer)
+    await capture(cell, call("t1"), [ledger], cost=100 * CENT, tokens=1)
+    answer = await ask(cell, call("t2"), payer)
+    assert isinstance(answer, Reached)
+    state = await read_ledger(cell, ledger, payer.own[0])
+    assert state.used == 1.0
+    await cell.wait(answer.ms - 1)
+    assert isinstance(await ask(cell, call("t2"), payer), Reached)
+    await cell.wait(1)
+    assert isinstance(await ask(cell, call("t2"), payer), Reserved)
+    assert await used(cell, ledger) == [0, 10 * CENT]
+
+
+@pytest.mark.parametrize(
+    ("begun", "ends"),
+    [("2026-01-01", "2026-02-01"), ("2024-02-01", "2024-03-01"), ("2026-12-01", "2027-01-01")],
+)
+def test_months_have_their_lengths(begun, ends):
+    def ms(day):
+        return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000)
+
+    assert window_end("month", ms(begun)) == ms(ends)
+    assert window_end("day", ms(begun)) == ms(begun) + 86_400_000
+
+
+async def test_a_damaged_ledger_is_named(cell):
+    await cell.redis.hset(cell.keys.spent("tenant:day:acme"), mapping={"cost": "many"})
+    await cell.redis.expire(cell.keys.spent("tenant:day:acme"), 60)
+    with pytest.raises(StoreError, match="cost of the ledger tenant:day:acme"):
+        await ask(cell, call())
+
+
+async def test_every_ledger_has_its_ttl(cell):
+    per = [Budget(cost=9, per=one) for one in ("turn", "session", "day", "month")]
+    await ask(cell, call(), Payer("tenant", "acme", tuple(per)))
+    days = {
+        name: await cell.redis.pttl(cell.keys.spent(name)) / 86_400_000
+        for name in ("turn:t1", "session:s1", "tenant:day:acme", "tenant:month:acme")
+    }
+    assert 39 < days["turn:t1"] <= 40
+    assert 30 < days["session:s1"] < 30.1
+    assert 1 <= days["tenant:day:acme"] <= 2
+    assert 28 <= days["tenant:month:acme"] <= 62
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_thousand_parallel_turns_exceed_a_dollar_by_one_call(cell, seed):
+    """At any moment what is used and held exceeds the budget by less than a call, and so does what was really billed.
+
+    Turns reserve, are billed less than they reserved, settle, or die and are tried again, in any order. A memory cell
+    does the same.
+    """
+    rng = random.Random(seed)
+    memory = MemoryCell()
+    memory.transitions.clock = lambda: cell_now
+    payer = Payer("tenant", "acme", (Budget(cost=1), Budget(tokens=10**9, per="month")))
+    fences, running, billed, most, ended = {}, {}, 0, 0, 0
+    waiting = [f"t{n}" for n in range(1000)]
+    cell_now = int((await cell.redis.time())[0]) * 1000
+    while waiting or running:
+        if waiting and (not running or rng.random() < 0.6):
+            turn = waiting.pop(rng.randrange(len(waiting)))
+            fences[turn] = fences.get(turn, 0) + 1
+            one = call(turn, fence=fences[turn], cost=rng.randint(1, 20) * CENT, session=turn)
+            answer = await ask(cell, one, payer)
+            assert _form(answer) == _form(await ask(memory, one, payer))
+            if isinstance(answer, Reserved):
+                running[turn] = one, answer.ledgers
+                most = max(most, one.cost)
+            elif isinstance(answer, Busy):
+                waiting.append(turn)
+            else:
+                ended += 1
+        elif running:
+            turn = rng.choice(list(running))
+            one, ledgers = running.pop(turn)
+            cost = rng.randint(0, one.cost)
+            billed += cost
+            if rng.random() < 0.2:  # killed after the service has billed it, before it was settled
+                waiting.append(turn)
+                continue
+            for each in (cell, memory):
+                await capture(each, one, ledgers, cost=cost, tokens=7)
+        now_used, held = await used(cell)
+        assert [now_used, held] == await used(memory)
+        assert now_used + held < NANO + most
+        assert billed < NANO + most
+    assert ended > 500
+    assert (await used(cell))[0] >= NANO
+
+
+def _form(answer):
+    return answer._replace(ms=0) if isinstance(answer, Reached) else answer

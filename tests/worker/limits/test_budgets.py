@@ -1,0 +1,284 @@
+"""Budgets: model calls reserve what they may use, and settle what they have used."""
+
+import asyncio
+
+import pytest
+from support.cells import open_cell
+from support.here import running_worker
+
+from antiphon import Agent, tool
+from antiphon.client import AsyncClient
+from antiphon.errors import BudgetReached, ProviderRejected, TurnCancelled, UnknownPrice, UsageError
+from antiphon.events import BudgetReachedEvent, ModelChanged, TurnRetrying
+from antiphon.model import Budget
+from antiphon.model.usage import Usage
+from antiphon.testing import answer, script, tool_call
+from antiphon_worker.app import App
+from antiphon_worker.loop.costs import Price
+from antiphon_worker.process import budgets as module
+
+PRICES = {
+    "any": Price(input=0.0, output=1000.0),
+    "cheap": Price(input=0.0, output=1.0),
+}  # dollars a million tokens
+ONE = Budget(cost=1.0, per="day")
+
+
+def costing(tokens, text="Done."):
+    """An answer of so many tenths of a cent."""
+    return answer(text, usage=Usage(input_tokens=1, output_tokens=tokens))
+
+
+def app_of(*answers, prices=PRICES, model="any", **options) -> App:
+    options = {"max_tokens": 500, "name": "a"} | options
+    return App(agents=[Agent(script(*answers), model, **options)], prices=prices)
+
+
+async def run(client, session="s", **options):
+    return await (await client.submit(session, "Hello", agent="a", **options)).result(20)
+
+
+async def ledger_of(cell, name):
+    return {
+        key.decode(): value.decode()
+        for key, value in (await cell.redis.hgetall(cell.keys.spent(name))).items()
+    }
+
+
+async def test_a_budget_of_an_agent_holds_for_all_its_sessions(redis_url):
+    app = app_of(costing(400), costing(700), budgets=[ONE])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        await run(client, "s1")
+        await run(client, "s2")
+        with pytest.raises(BudgetReached, match=r"\$1 of the agent for the day is used up") as caught:
+            await run(client, "s3")
+        assert caught.value.limit == "agent_cost_per_day"
+        ledger = await ledger_of(cell, "agent:day:a")
+        assert (ledger["cost"], ledger["tokens"]) == ("1100000000", "1102")
+        assert ledger["held_cost"] == ledger["held_tokens"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "submitted"),
+    [
+        ("tenant", "acme", {"tenant": "acme"}),
+        ("user", "alice", {"user": "alice"}),
+        ("user", "alice", {"user": "alice", "tenant": "acme"}),
+        ("session", "s", {}),
+        ("agent", "a", {}),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_stored_budget_holds_for_its_scope(redis_url, scope, name, submitted, own):
+    app = app_of(costing(1000), costing(10))
+    tenant = {"tenant": submitted["tenant"]} if scope == "user" and "tenant" in submitted else {}
+    async with AsyncClient(redis_url) as client:
+        await client.budgets(scope, name if own else None, **tenant if own else {}).set(
+            [Budget(cost=1, per="month")]
+        )
+        async with running_worker(redis_url, app):
+            await run(client, **submitted)
+            with pytest.raises(BudgetReached) as caught:
+                await run(client, **submitted)
+            assert caught.value.limit == f"{scope}_cost_per_month"
+            [state] = await client.budgets(scope, name, **tenant).read()
+            assert (state.used, state.held, state.estimated, state.ends is not None) == (1.0, 0, 0, True)
+            await client.budgets(scope, name, **tenant).set([Budget(cost=2, per="month")])
+            assert (await run(client, **submitted)).text == "Done."
+
+
+async def test_users_of_two_tenants_are_two_users(redis_url):
+    app = app_of(costing(1000), costing(10))
+    async with AsyncClient(redis_url) as client:
+        await client.budgets("user", None).set([ONE])
+        async with running_worker(redis_url, app):
+            await run(client, "s1", tenant="acme", user="alice")
+            await run(client, "s2", tenant="other", user="alice")
+            with pytest.raises(BudgetReached):
+                await run(client, "s1", user="alice")
+
+
+@pytest.mark.parametrize("per", ["turn", "session"])
+async def test_a_budget_of_each_turn_or_session(redis_url, per):
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    dear = answer(tool_call("look"), usage=Usage(1, 1000))
+    app = app_of(dear, costing(1), costing(1), tools=[look], budgets=[Budget(tokens=1000, per=per)])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client:
+        turn = await client.submit("s1", "Hello", agent="a")
+        with pytest.raises(BudgetReached, match="1,000 tokens of "):
+            await turn.result(20)
+        assert (await turn.info()).usage.tokens == 1001
+        if per == "turn":
+            assert (await run(client, "s1")).text == "Done."
+        else:
+            with pytest.raises(BudgetReached):
+                await run(client, "s1")
+        assert (await run(client, "s2")).text == "Done."
+
+
+async def test_readers_see_which_budget_is_reached_and_not_whose(redis_url):
+    app = app_of(costing(1000), costing(1))
+    async with AsyncClient(redis_url) as client:
+        await client.budgets("tenant", "acme").set([ONE])
+        async with running_worker(redis_url, app):
+            await run(client, tenant="acme")
+            turn = await client.submit("s", "Again", agent="a")
+            events = [event async for event in turn.stream()]
+        [event] = [event for event in events if isinstance(event, BudgetReachedEvent)]
+        assert (event.scope, event.per, event.unit, event.action) == ("tenant", "day", "cost", "reject")
+        assert (event.limit, event.used) == (1.0, 1.0)
+        assert "acme" not in (await turn.info()).error
+
+
+async def test_a_model_without_a_price_cannot_be_charged(redis_url):
+    app = app_of(costing(1), model="unknown", budgets=[ONE])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client:
+        with pytest.raises(UnknownPrice, match="cannot be charged to a budget"):
+            await run(client)
+
+
+async def test_a_cheaper_model_answers_when_the_budget_is_reached(redis_url):
+    agent = Agent(
+        script(costing(1000), costing(1)), "any", name="a", max_tokens=500, fallback=["scripted/cheap"],
+        budgets=[Budget(cost=1, per="day", reached="fallback")],
+    )  # fmt: skip
+    async with (
+        running_worker(redis_url, App(agents=[agent], prices=PRICES)),
+        AsyncClient(redis_url) as client,
+    ):
+        await run(client, "s1")
+        turn = await client.submit("s2", "Hello", agent="a")
+        events = [event async for event in turn.stream()]
+        assert (await turn.result(20)).text == "You said: Hello"
+        [changed] = [event for event in events if isinstance(event, ModelChanged)]
+        assert (changed.target, changed.code) == ("scripted/cheap", "budget_reached")
+
+
+async def test_without_a_fallback_the_turn_is_rejected(redis_url):
+    app = app_of(costing(1000), costing(1), budgets=[Budget(cost=1, per="day", reached="fallback")])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client:
+        await run(client, "s1")
+        with pytest.raises(BudgetReached):
+            await run(client, "s2")
+
+
+async def test_a_call_waits_while_others_hold_the_rest(redis_url, monkeypatch):
+    """Two calls of half a dollar each do not fit beside each other: the second waits until the first is settled."""
+    monkeypatch.setattr(module, "PAUSES", (0.01,) * 3)
+    monkeypatch.setattr(module, "BACK_SECONDS", (0.05, 0.1))
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait():
+        begun.set()
+        await go_on.wait()
+
+    app = app_of(
+        answer(wait, "Done.", usage=Usage(1, 200)), costing(100), budgets=[Budget(cost=0.8, per="day")]
+    )
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client:
+        first = await client.submit("s1", "Hello", agent="a")
+        await begun.wait()
+        second = await client.submit("s2", "Hello", agent="a")
+        async for event in second.stream():
+            if isinstance(event, TurnRetrying):
+                assert event.code == "budget_held"
+                go_on.set()
+        assert (await first.result(20)).text == (await second.result(20)).text == "Done."
+
+
+async def test_a_call_that_failed_before_its_answer_costs_nothing(redis_url):
+    app = app_of(ProviderRejected("No."), costing(10), budgets=[ONE])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        with pytest.raises(ProviderRejected):
+            await run(client, "s1")
+        assert (await ledger_of(cell, "agent:day:a"))["cost"] == "0"
+
+
+async def test_what_a_dead_worker_holds_is_estimated_when_the_turn_is_tried_again(redis_url):
+    app = app_of(costing(10), budgets=[Budget(cost=2, per="day")])
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        turn = await client.submit("s", "Hello", agent="a")
+        claimed = await cell.take_one()
+        await cell.run(
+            "budgets/reserve", turn.id, "s", claimed.fence, 1, 500_000_000, 510, 60_000, "", "agent", "a", "all",
+            b'[{"cost":2,"per":"day"}]',
+        )  # fmt: skip
+        await cell.reap(holder="w1")
+        async with running_worker(redis_url, app):
+            await turn.result(20)
+        ledger = await ledger_of(cell, "agent:day:a")
+        assert (ledger["cost"], ledger["estimated_cost"], ledger["held_cost"]) == (
+            "510000000",
+            "500000000",
+            "0",
+        )
+
+
+async def test_a_stopped_call_counts_as_estimated(redis_url):
+    begun = asyncio.Event()
+
+    async def hang():
+        begun.set()
+        await asyncio.Event().wait()
+
+    app = app_of(answer("Some words of an answer. " * 4, hang, "More."), budgets=[ONE])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        turn = await client.submit("s", "Hello", agent="a")
+        await begun.wait()
+        await turn.cancel()
+        with pytest.raises(TurnCancelled):
+            await turn.result(20)
+        ledger = await ledger_of(cell, "agent:day:a")
+        assert int(ledger["estimated_cost"]) == int(ledger["cost"]) > 0
+        assert ledger["held_cost"] == "0"
+
+
+async def test_turns_without_budgets_ask_nothing(redis_url):
+    async with running_worker(redis_url, app_of(costing(1))), AsyncClient(redis_url) as client:
+        await run(client)
+        async with open_cell(redis_url) as cell:
+            assert [key async for key in cell.redis.scan_iter(f"{cell.keys.prefix}:spent:*")] == []
+
+
+def test_an_agent_with_budgets_cannot_travel():
+    with pytest.raises(UsageError, match="budgets= cannot be sent"):
+        Agent("scripted", "any", budgets=[ONE]).spec()
+
+
+def test_budgets_hold_in_this_process():
+    agent = Agent(
+        script(costing(10), costing(10)), "any", name="a", budgets=[Budget(tokens=1, per="session")]
+    )
+    session = agent.session()
+    assert session.run("Hello").text == "Done."
+    with pytest.raises(BudgetReached):
+        session.run("Again")
+    assert agent.session().run("Hello").text == "Done."
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "needs cost= or tokens="),
+        ({"cost": 1, "tokens": 1}, "not both"),
+        ({"cost": 0}, "a number above 0"),
+        ({"tokens": 1.5}, "a whole number"),
+        ({"cost": 1, "per": "year"}, "per=…"),
+        ({"cost": 1, "reached": "panic"}, "reached=…"),
+    ],
+)
+def test_wrong_budgets_are_refused(options, said):
+    with pytest.raises(UsageError, match=said):
+        Agent("scripted", "any", budgets=[Budget(**options)])
+
+
+async def test_wrong_scopes_are_refused(redis_url):
+    async with AsyncClient(redis_url) as client:
+        with pytest.raises(UsageError, match="scope of a budget"):
+            client.budgets("planet", "x")
+        with pytest.raises(UsageError, match="tenant= is the tenant of a user"):
+            client.budgets("session", "x", tenant="acme")

@@ -1,0 +1,380 @@
+"""Budgets: each model call of a turn reserves what it may use at most before it starts, and is settled after it.
+
+A turn without budgets does nothing of this: its provider is used as it is. Otherwise ``PaidProvider`` stands before the
+provider, so that every model call of the turn passes here, those of summaries and fallbacks included.
+
+- A call may use at most its input, counted as one token for each byte, and its ``max_tokens``. One that names none is
+  sent with ``MOST_OUTPUT``: a call without an end could not be reserved.
+- While calls of other turns hold the rest of a budget, a call waits for a moment in its place, and then its turn is
+  requeued for some seconds: nothing is refused that may fit later.
+- A call that is stopped counts as its service has counted it, or else as estimated. What a dead worker holds counts as
+  used when its turn is tried again, or when another call needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from itertools import count
+from math import ceil, isfinite
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.errors import AgentError, BudgetReached, ProviderError, StoreError, UnknownPrice
+from antiphon.events import BudgetReachedEvent
+from antiphon.ext.turns import TurnFunction
+from antiphon.input.request import AgentSpec, TurnRequest
+from antiphon.model.budget import BUDGET_SCOPES, NANO, Budget
+from antiphon.model.usage import Usage
+from antiphon.redis.budgets import home_of
+from antiphon.redis.cells import Cells
+from antiphon.wire.budgets import (
+    Busy,
+    Call,
+    Outdated,
+    Payer,
+    Reached,
+    Reserved,
+    Unpriced,
+    capture,
+    reserve,
+    scopes_with_budgets,
+    user_of,
+)
+from antiphon.wire.cell import Cell
+from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.loop.costs import OUTPUT_LIMITS, Price, Prices, most_of, stopped_usage
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.step_events import Sink, answered
+from antiphon_worker.process.journal import patiently
+from antiphon_worker.process.lease import Lease, Stop, StopSignal
+from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult
+
+MOST_OUTPUT = 16_384
+PAUSES = (0.05, 0.1, 0.2, 0.4)
+"""How long a call waits in its place while others hold the rest of a budget, in seconds."""
+BACK_SECONDS = (1.0, 3.0)
+LONGEST_SECONDS = 600.0
+"""A suspended turn looks again so often, in case it has missed that its budget was raised."""
+LOOK_SECONDS = 5.0
+LONGEST_CALL_MS = 24 * 3_600_000
+
+
+class Held(AgentError):
+    """The turn is to be requeued: its call may start later."""
+
+    def __init__(
+        self, message: str | None = None, *, code: str = "", retry_after: float = 0.0, **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.code = code or self.code
+        self.retry_after = retry_after
+
+
+class Cheaper(ProviderError):
+    """A fallback of the agent is to answer in place of this model."""
+
+    def __init__(self, message: str | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.code = BudgetReached.code  # of its own: whoever reads the code gets the public error
+
+
+class Budgets:
+    """What one worker process knows of budgets: for which scopes any are stored."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._stored: frozenset[str] | None = None  # not read yet
+
+    async def run(self) -> None:
+        """Look which scopes have budgets, again and again, until cancelled. Raises ``StoreError``."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Look once. Raises ``StoreError``."""
+        found: set[str] = set()
+        for cell in self._cells:
+            if cell.has_disk:
+                found |= await scopes_with_budgets(cell, BUDGET_SCOPES)
+        self._stored = frozenset(found)
+
+    async def charged(
+        self,
+        provider: Provider,
+        inp: LoopInput,
+        agent: AgentSpec,
+        own: Sequence[Budget] | None,
+        attempt: Attempt,
+    ) -> Provider:
+        """Return the provider, or one before it that charges the budgets of a turn. Raises ``StoreError``.
+
+        ``own`` are the budgets that the App declares for the agent; None for one that came with the turn, whose name
+        could be any. The fallbacks in ``inp`` are charged too.
+        """
+        if self._stored is None:
+            await patiently(attempt.lease, self.look)
+        payers = self._payers(agent, own, attempt)
+        if not payers or isinstance(provider, TurnFunction):
+            return provider
+        purse = Purse(self._cells, payers, attempt)
+        if inp.fallback is not None:
+            inp.fallback = inp.fallback.through(lambda one: PaidProvider(one, purse, switched=True))
+        return PaidProvider(provider, purse)
+
+    def _payers(self, agent: AgentSpec, own: Sequence[Budget] | None, attempt: Attempt) -> list[Payer]:
+        turn, stored = attempt.turn, self._stored or frozenset()
+        user = attempt.request.user
+        names = {
+            "session": turn.session_id,
+            "tenant": turn.tenant,
+            "user": user_of(turn.tenant, user) if user else "",
+            "agent": "" if own is None else agent.name or "",
+        }
+        return [
+            Payer(scope, name, tuple(own or ()) if scope == "agent" else ())
+            for scope, name in names.items()
+            if name and (scope in stored or (own and scope == "agent"))
+        ]
+
+
+class Attempt(msgspec.Struct):
+    """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take."""
+
+    cell: Cell
+    turn: ClaimedTurn
+    request: TurnRequest
+    lease: Lease
+    sink: Sink
+    prices: Prices
+    seconds: float
+
+
+class Hold(msgspec.Struct):
+    """What one model call holds, by cell."""
+
+    call: Call
+    ledgers: list[tuple[Cell, list[str]]]
+
+
+class Purse:
+    """The budgets that one attempt at a turn draws on. The place of a parent's turn is among ``payers``: its children
+    will name it."""
+
+    def __init__(self, cells: Cells, payers: Sequence[Payer], attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._numbers = count(1)
+        self._parts = _by_cell(cells, attempt.cell, payers)
+        self._told: set[tuple[str, str, str]] = set()
+
+    async def hold(self, request: ModelRequest, *, switched: bool) -> Hold:
+        """Hold what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``."""
+        call = self._call(request)
+        for pause in (*PAUSES, None):
+            answer = await self._reserve(call, switched)
+            match answer:
+                case Hold():
+                    return answer
+                case Reached():
+                    raise self._reached(answer)
+                case Outdated():
+                    self._attempt.lease.end(Stop.SUPERSEDED, at_once=False)
+                    raise StopSignal(Stop.SUPERSEDED)
+                case Unpriced():
+                    raise UnknownPrice(
+                        f"The model {request.model} has no price, so that its cost cannot be charged to a budget: give "
+                        "the worker's App(prices=…) its price, or use budgets of tokens."
+                    )
+                case _ if pause is not None:
+                    await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+                case _:
+                    pass
+        raise Held(
+            "Model calls of other turns have reserved what is left of a budget.",
+            code="budget_held", retry_after=random.uniform(*BACK_SECONDS),
+        )  # fmt: skip
+
+    def _call(self, request: ModelRequest) -> Call:
+        turn, price = self._attempt.turn, self._attempt.prices.price(request.model)
+        tokens_in, tokens_out = most_of(request)
+        most = None if price is None else _nano(_most_cost(price, tokens_in, tokens_out))
+        seconds = self._attempt.seconds
+        lasts = int(seconds * 1000) if isfinite(seconds) else LONGEST_CALL_MS
+        return Call(
+            turn.turn_id,
+            turn.session_id,
+            turn.fence,
+            next(self._numbers),
+            most,
+            tokens_in + tokens_out,
+            lasts,
+        )
+
+    async def _reserve(self, call: Call, switched: bool) -> Hold | Busy | Reached | Unpriced | Outdated:
+        """Reserve in each cell that has one of the ledgers. Where one refuses, nothing is held."""
+        hold = Hold(call, [])
+        for cell, payers in self._parts:
+            answer = await patiently(
+                self._attempt.lease,
+                lambda cell=cell, payers=payers: reserve(cell, call, payers, switched=switched),
+            )
+            if not isinstance(answer, Reserved):
+                await self.settle(hold, 0, 0)
+                return answer
+            hold.ledgers.append((cell, answer.ledgers))
+        return hold
+
+    def _reached(self, found: Reached) -> AgentError:
+        said = f"The budget of {_amount(found.unit, found.limit)} {_whose(found)} is used up"
+        if (key := (found.action, found.scope, found.per)) not in self._told:
+            self._told.add(key)
+            self._attempt.sink.put(
+                BudgetReachedEvent(
+                    scope=found.scope,
+                    per=found.per,
+                    unit=found.unit,
+                    limit=found.limit,
+                    used=found.used,
+                    action=found.action,
+                )
+            )
+        if found.action == "fallback":
+            return Cheaper(f"{said}.")
+        if found.action == "suspend":
+            seconds = min(found.ms / 1000 or LONGEST_SECONDS, LONGEST_SECONDS)
+            return Held(f"{said}: the turn waits.", code=BudgetReached.code, retry_after=seconds)
+        return BudgetReached(f"{said}.", limit=f"{found.scope}_{found.unit}_per_{found.per}")
+
+    async def settle(self, hold: Hold, cost: int, tokens: int, *, estimated: bool = False) -> None:
+        """Let what a call has used take the place of what it holds."""
+        for cell, ledgers in hold.ledgers:
+            await patiently(
+                self._attempt.lease,
+                lambda cell=cell, ledgers=ledgers: capture(
+                    cell, hold.call, ledgers, cost=cost, tokens=tokens, estimated=estimated
+                ),
+            )
+
+    async def settle_answer(self, hold: Hold, request: ModelRequest, result: StepResult) -> None:
+        """Settle a call that was answered."""
+        await self.settle(hold, *self._used(hold, result.usage, result.model, request.model))
+
+    async def settle_stopped(self, hold: Hold, request: ModelRequest, stream: object, outlet: object) -> None:
+        """Settle a call that was stopped, if Redis can be reached now; otherwise what it holds is estimated later."""
+        usage = stopped_usage(request, stream, outlet)
+        with suppress(StoreError, StopSignal):
+            for cell, ledgers in hold.ledgers:
+                cost, tokens = self._used(hold, usage, request.model)
+                await capture(cell, hold.call, ledgers, cost=cost, tokens=tokens, estimated=True)
+
+    def _used(self, hold: Hold, usage: Usage, *models: str) -> tuple[int, int]:
+        """Return nano-dollars and tokens. A prompt too long for its price costs what was held for it."""
+        prices = [price for model in models if (price := self._attempt.prices.price(model))]
+        cost = usage.cost if usage.cost is not None or not prices else prices[0].of(usage)
+        return (hold.call.cost or 0) if cost is None else _nano(cost), usage.tokens
+
+
+class PaidProvider:
+    """A provider whose calls are charged to budgets."""
+
+    def __init__(self, provider: Provider, purse: Purse, *, switched: bool = False) -> None:
+        self._provider = provider
+        self._purse = purse
+        self._switched = switched
+
+    @property
+    def name(self) -> str:
+        return self._provider.name
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
+        """Return a call that ``answered`` makes."""
+        return cast(
+            "AsyncIterator[Increment]", _PaidCall(self._provider, self._purse, request, self._switched)
+        )
+
+    async def aclose(self) -> None:
+        await self._provider.aclose()
+
+
+class _PaidCall:
+    def __init__(self, provider: Provider, purse: Purse, request: ModelRequest, switched: bool) -> None:
+        self._provider = provider
+        self._purse = purse
+        self._request = request
+        self._switched = switched
+        self._stream: AsyncIterator[Increment] | None = None
+
+    @property
+    def counted(self) -> Usage:
+        """What the service has counted until now."""
+        return getattr(self._stream, "counted", Usage())
+
+    async def into(self, outlet: Outlet) -> StepResult:
+        """Make the call, and put its answer into the outlet."""
+        request = _with_an_end(self._request)
+        hold = await self._purse.hold(request, switched=self._switched)
+        self._stream = stream = self._provider.stream(request)
+        try:
+            result = await answered(stream, outlet)
+        except ProviderError:
+            begun = getattr(outlet, "received", 0) or self.counted.tokens
+            if begun:
+                await self._purse.settle_stopped(hold, request, stream, outlet)
+            else:
+                await self._purse.settle(hold, 0, 0)
+            raise
+        except BaseException:
+            await self._purse.settle_stopped(hold, request, stream, outlet)
+            raise
+        await self._purse.settle_answer(hold, request, result)
+        return result
+
+
+def _with_an_end(request: ModelRequest) -> ModelRequest:
+    """Return the request with a limit of its output."""
+    params = request.params
+    if any(params.get(name) is not None for name in OUTPUT_LIMITS):
+        return request
+    thinking = params.get("thinking")
+    tokens: Any = params.get("reasoning")
+    if isinstance(thinking, dict):
+        tokens = cast("dict[str, Any]", thinking).get("budget_tokens")
+    more: int = tokens if type(tokens) is int else 0
+    return msgspec.structs.replace(request, params=params | {"max_tokens": MOST_OUTPUT + more})
+
+
+def _by_cell(cells: Cells, here: Cell, payers: Sequence[Payer]) -> list[tuple[Cell, list[tuple[Payer, str]]]]:
+    """Return which cell has which ledgers of the payers, in an order that is the same for all turns."""
+    found: dict[str, tuple[Cell, list[tuple[Payer, str]]]] = {}
+    for payer in payers:
+        home = here if payer.scope == "session" else home_of(cells, payer.scope, payer.name)
+        parts = [(here, "all")] if home.name == here.name else [(here, "inner"), (home, "outer")]
+        for cell, part in parts:
+            found.setdefault(cell.name, (cell, []))[1].append((payer, part))
+    return [found[name] for name in sorted(found)]
+
+
+def _most_cost(price: Price, tokens_in: int, tokens_out: int) -> float:
+    """What a call costs at most, in dollars: all of its input at the highest of the prices."""
+    dearest = max(price.input, price.cached_input or 0.0, price.cache_write or 0.0)
+    return (tokens_in * dearest + tokens_out * price.output) / 1_000_000
+
+
+def _nano(dollars: float) -> int:
+    return ceil(round(dollars * NANO, 3))
+
+
+def _amount(unit: str, limit: float) -> str:
+    return f"${limit:,.15g}" if unit == "cost" else f"{limit:,.15g} tokens"
+
+
+def _whose(found: Reached) -> str:
+    if found.per == "turn":
+        return "of each turn"
+    if found.per == "session":
+        return "of the session"
+    return f"of the {found.scope} for the {found.per}"
