@@ -14,7 +14,7 @@ from antiphon_worker.providers.http.prepared import MOST_KINDS, prepare_requests
 from antiphon_worker.providers.openai_sdk import OpenAIConnection
 
 # Calls of functions, Python's and C's, for a request that is like an earlier one. The SDK alone makes 1,900.
-MOST_CALLS = 760
+MOST_CALLS = 530
 
 
 class Service(httpx2.AsyncBaseTransport):

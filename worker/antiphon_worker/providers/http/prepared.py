@@ -57,6 +57,11 @@ class _PreparedRequests:
 
 
 def _with_body(like: httpx2.Request, body: bytes) -> httpx2.Request:
-    return httpx2.Request(
-        like.method, like.url, headers=like.headers, content=body, extensions=dict(like.extensions)
+    """Return the same request with another body, as a stream: httpx2 would look through the headers of others again."""
+    stream = httpx2.ByteStream(body)
+    request = httpx2.Request(
+        like.method, like.url, headers=like.headers, stream=stream, extensions=like.extensions
     )
+    request.headers.encoding = like.headers.encoding  # else each request looks for it in all its headers
+    request.headers["Content-Length"] = str(len(body))
+    return request

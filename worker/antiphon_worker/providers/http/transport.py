@@ -70,9 +70,12 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             await exchange.aclose()
             raise
         extensions = {"http_version": b"HTTP/1.1", "reason_phrase": exchange.reason, _EXCHANGE: exchange}
-        return httpx2.Response(
+        response = httpx2.Response(
             exchange.status, headers=exchange.headers, stream=exchange, extensions=extensions
         )
+        if b"".join([value for _, value in exchange.headers]).isascii():
+            response.headers.encoding = "ascii"  # else httpx2 looks for it in each header
+        return response
 
     async def aclose(self) -> None:
         """Close all connections, and return when they are closed. Requests under way end with an error."""
