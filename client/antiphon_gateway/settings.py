@@ -11,6 +11,7 @@ from antiphon.input.limits import LIMITS
 from antiphon.settings import ABOVE_ZERO, PORT, CommandSettings, Rule, setting
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import read_keys
+from antiphon_gateway.access.signers import read_signers
 from antiphon_gateway.access.tokens import JwtSettings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -41,6 +42,7 @@ class GatewaySettings(CommandSettings):
     host: str = setting("127.0.0.1", "The address to listen on; without keys, only a local one")
     port: int = setting(8700, "The port to listen on; 0 for any that is free", PORT)
     keys: str = setting("", "A file with the hashes of API keys; separate several with commas")
+    signers: str = setting("", "A file of services that may send signed events")
     secret: str = setting(
         "", "Signs stream tokens; 32 bytes or more, the same for every replica", LONG_SECRET
     )
@@ -112,4 +114,5 @@ class GatewaySettings(CommandSettings):
             secret=self.jwt_secret, jwks_url=self.jwt_jwks_url, issuer=self.jwt_issuer,
             audience=self.jwt_audience, tenant_claim=self.jwt_tenant_claim,
         )  # fmt: skip
-        return Access(keys, tokens if self.jwt_secret or self.jwt_jwks_url else None, self.secret)
+        signers = read_signers(Path(self.signers)) if self.signers else None
+        return Access(keys, tokens if self.jwt_secret or self.jwt_jwks_url else None, self.secret, signers)

@@ -36,6 +36,7 @@ class Turn:
         self.decisions: dict[str, Decision] = {}
         self.hooks = hooks_of(hooks)
         self.waited = []  # for what it has been suspended
+        self.sent = {}  # the data of events by their names
         self.crash_at = crash_at
         self.writes = 0
 
@@ -98,9 +99,14 @@ class Turn:
                 return found
             self.waited += found.calls
             self.decisions = {
-                one.id if isinstance(one, Wait) else one.call_id: Decision("", "approve", by="ada")
-                for one in found.calls
+                one.id if isinstance(one, Wait) else one.call_id: self._decided(one) for one in found.calls
             }
+
+    def _decided(self, one):
+        if isinstance(one, Wait) and one.event in self.sent:
+            got = {"position": one.after + 1, "data": self.sent[one.event]}
+            return Decision("", "approve", arguments=got)
+        return Decision("", "approve", by="ada")
 
     def recorded(self, kind=DurableResult):
         return [entry.name for entry in self.entries if isinstance(entry, kind)]

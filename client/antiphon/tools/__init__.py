@@ -15,5 +15,6 @@ not part of the schema: the runtime fills it in.
 from antiphon.model import CallerTool
 from antiphon.tools.context import Context
 from antiphon.tools.functions import Tool, tool
+from antiphon.tools.waiting import sleep, wait_for_event
 
-__all__ = ["CallerTool", "Context", "Tool", "tool"]
+__all__ = ["CallerTool", "Context", "Tool", "sleep", "tool", "wait_for_event"]

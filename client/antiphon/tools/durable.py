@@ -57,14 +57,20 @@ def check_async(what: str) -> None:
 
 
 def seconds_of(duration: object, what: str = "sleep") -> float:
-    """Return the seconds of a sleep, or of the time of a wait. Raises ``UsageError``."""
+    """Return the seconds of a sleep, or of the time of a wait, where that can be awaited. Raises ``UsageError``."""
+    seconds = seconds_of_duration(duration, what)
+    check_async(what)
+    return seconds
+
+
+def seconds_of_duration(duration: object, what: str = "sleep") -> float:
+    """Return the seconds of a duration of 30 days at most. Raises ``UsageError``."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     most = LONGEST_SLEEP.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= most:
         raise UsageError(
             f"context.{what} takes a timedelta or seconds, from 0 to {LONGEST_SLEEP.days} days, not {duration!r}."
         )
-    check_async(what)
     return float(seconds)
 
 

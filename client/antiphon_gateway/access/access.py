@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.requests import Request
 
 from antiphon_gateway.access.caller import PREFIX, Caller, Keys
+from antiphon_gateway.access.signers import Signers
 from antiphon_gateway.access.tokens import Jwts, JwtSettings, StreamTokens
 from antiphon_gateway.problems import Refused
 
@@ -25,11 +26,20 @@ FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "v
 class Access:
     """Who may use a gateway: the callers of ``keys`` and ``jwt``, and of stream tokens made with ``secret``.
 
+    ``signers`` are services that may send signed events.
+
     >>> Access().closed
     False
     """
 
-    def __init__(self, keys: Keys | None = None, jwt: JwtSettings | None = None, secret: str = "") -> None:
+    def __init__(
+        self,
+        keys: Keys | None = None,
+        jwt: JwtSettings | None = None,
+        secret: str = "",
+        signers: Signers | None = None,
+    ) -> None:
+        self.signers = signers or Signers({})
         self._keys = keys or Keys({})
         self._jwts = None if jwt is None else Jwts(jwt)
         self.streams = StreamTokens(secret) if secret else None

@@ -140,6 +140,14 @@ CHARSETS = ("utf-8", "utf8", "us-ascii")
 CODINGS = {"gzip": zlib.MAX_WBITS + 16, "deflate": zlib.MAX_WBITS}
 
 
+async def read_bytes(request: Request, most: int) -> bytes:
+    """Return the request's body as it was sent. Raises ``Refused``."""
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > most:
+        raise _too_large(most)
+    return await _bytes(request, most)
+
+
 async def read_body(request: Request, kind: Any, most: int) -> Any:
     """Return the request's JSON as a value of this type. Raises ``Refused``."""
     content = Message()
@@ -149,12 +157,9 @@ async def read_body(request: Request, kind: Any, most: int) -> Any:
         raise Refused(
             415, "invalid_body", "Send JSON in UTF-8, with the header Content-Type: application/json."
         )
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > most:
-        raise _too_large(most)
     try:
         coding = request.headers.get("content-encoding", "identity").strip().lower()
-        return msgspec.json.decode(unpacked(await _bytes(request, most), coding, most), type=kind)
+        return msgspec.json.decode(unpacked(await read_bytes(request, most), coding, most), type=kind)
     except msgspec.ValidationError as exc:
         sentence, field = wrong_value(exc, kind)
         raise Refused(400, "invalid_body", sentence, param=field or None) from None

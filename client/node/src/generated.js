@@ -111,6 +111,7 @@ export const OPERATIONS = {
   show_limits: {"method": "GET", "route": "/tenants/{tenant}/limits", "body": false, "query": []},
   set_limits: {"method": "PUT", "route": "/tenants/{tenant}/limits", "body": true, "query": []},
   send_event: {"method": "POST", "route": "/events/{name}", "body": true, "query": []},
+  receive_event: {"method": "POST", "route": "/events/{name}/from/{signer}", "body": false, "query": []},
   make_token: {"method": "POST", "route": "/sessions/{session}/tokens", "body": true, "query": []},
   show_document: {"method": "GET", "route": "/openapi.json", "body": false, "query": []},
   show_health: {"method": "GET", "route": "/health", "body": false, "query": []},

@@ -997,6 +997,8 @@ export interface Operations {
   set_limits: { asked: { tenant: string } & SetLimits; answer: undefined };
   /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
   send_event: { asked: { name: string } & SendEvent; answer: EventSent };
+  /** Send an event that a service has signed, as GitHub, Stripe and Standard Webhooks do; its data is the body */
+  receive_event: { asked: { name: string; signer: string }; answer: EventSent };
   /** Make a short-lived token for the streams of this session and of its turns */
   make_token: { asked: { session: string } & MakeToken; answer: NewToken };
   /** Read this document */

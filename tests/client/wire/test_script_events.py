@@ -37,7 +37,7 @@ async def test_an_event_reaches_a_turn_that_waits_and_the_turn_goes_on(cell):
     event, resumed = (await cell.events())[-2:]
     assert event["type"] == "event_received"
     assert (event["event_name"], event["wait_id"], len(event["event_id"])) == ("paid", "event paid:c1", 32)
-    assert (event["attempt"], event["step"]) == (1, 1)
+    assert (event["run"], event["step"]) == (1, 1)
     assert (resumed["type"], resumed["decisions"]) == ("turn_resumed", [])
     assert await received(cell) == {"amount": 3}
 

@@ -1,0 +1,138 @@
+"""Events that services have signed: GitHub, Stripe, and whoever follows Standard Webhooks."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+
+import pytest
+from support.gateway import open_gateway
+from support.waiting import waiting_turn
+
+from antiphon import AsyncClient
+from antiphon.errors import SettingsError
+from antiphon_gateway import Access
+from antiphon_gateway.access.signers import Signer, Signers, read_signers
+from antiphon_gateway.problems import Refused
+
+pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:*")]
+
+KEY = b"a secret of thirty-two bytes or more"
+PUSH = json.dumps({"ref": "refs/heads/main", "after": "0a1b"}).encode()
+
+
+def mac(content, key=KEY):
+    return hmac.new(key, content, hashlib.sha256)
+
+
+def github(body, **more):
+    return {"X-Hub-Signature-256": f"sha256={mac(body).hexdigest()}", "X-GitHub-Delivery": "d1", **more}
+
+
+def stripe(body, at=None):
+    at = int(time.time()) if at is None else at
+    return {"Stripe-Signature": f"t={at},v1={mac(f'{at}.'.encode() + body).hexdigest()},v0=old"}
+
+
+def standard(body, at=None, name="msg_1"):
+    at = int(time.time()) if at is None else at
+    signature = base64.b64encode(mac(f"{name}.{at}.".encode() + body).digest()).decode()
+    return {"webhook-id": name, "webhook-timestamp": str(at), "webhook-signature": f"v1,AAAA v1,{signature}"}
+
+
+SIGN = {"github": github, "stripe": stripe, "standard": standard}
+
+
+@pytest.fixture
+def signers(monkeypatch):
+    monkeypatch.setenv("PLAIN", KEY.decode())
+    monkeypatch.setenv("ENCODED", "whsec_" + base64.b64encode(KEY).decode())
+    return Signers(
+        {
+            scheme: Signer(
+                scheme=scheme,
+                secret="ENCODED" if scheme == "standard" else "PLAIN",
+                events=["push", "hook:*"],
+                tenant="acme",
+            )
+            for scheme in SIGN
+        }
+    )
+
+
+@pytest.mark.parametrize("scheme", SIGN)
+async def test_a_signed_webhook_reaches_a_waiting_turn_once(redis_url, signers, scheme):
+    async with (
+        AsyncClient(redis_url) as client,
+        open_gateway(redis_url, access=Access(signers=signers)) as (api, _),
+    ):
+        for session, tenant in (("mine", "acme"), ("theirs", "other")):
+            await waiting_turn(client, session, tenant, "push")
+        path = f"/events/push/from/{scheme}"
+        for _ in range(2):
+            answer = await api.call("POST", path, 200, content=PUSH, headers=SIGN[scheme](PUSH))
+            assert answer == {"turns": 1}, "a repetition is the same event"
+        cell = next(iter(client.connections.cells))
+        (turn,) = (await cell.claim("w", "next", lease_ms=1000, limit=8, queues=["antiphon"])).turns
+        assert turn.session_id == "mine"
+        assert json.loads(turn.received[0].json)["data"]["after"] == "0a1b"
+        changed = PUSH.replace(b"0a1b", b"0a1c")
+        await api.call("POST", path, 401, content=changed, headers=SIGN[scheme](PUSH))
+        await api.call("POST", path, 401, content=PUSH)
+        await api.call("POST", "/events/other/from/" + scheme, 403, content=PUSH, headers=SIGN[scheme](PUSH))
+        await api.call("POST", "/events/push/from/nobody", 401, content=PUSH, headers=SIGN[scheme](PUSH))
+        await api.call("POST", path, 400, content=b"no json", headers=SIGN[scheme](b"no json"))
+        big = b'"' + b"x" * 70_000 + b'"'
+        await api.call("POST", path, 413, content=big, headers=SIGN[scheme](big))
+
+
+@pytest.mark.parametrize("scheme", ["stripe", "standard"])
+@pytest.mark.parametrize(("seconds", "passes"), [(-301, False), (-299, True), (299, True), (301, False)])
+def test_an_old_signature_is_refused(signers, scheme, seconds, passes):
+    now = 1_800_000_000
+    signers._clock = lambda: now
+    headers = {name.lower(): value for name, value in SIGN[scheme](PUSH, now + seconds).items()}
+    if passes:
+        assert signers.verified(scheme, "push", headers, PUSH).tenant == "acme"
+    else:
+        with pytest.raises(Refused, match="more than 300 s old"):
+            signers.verified(scheme, "push", headers, PUSH)
+
+
+def test_what_names_an_event_is_signed(signers):
+    def key(scheme, body, headers):
+        return signers.verified(scheme, "push", {k.lower(): v for k, v in headers.items()}, body).key
+
+    other = github(PUSH, **{"X-GitHub-Delivery": "d2"})
+    assert key("github", PUSH, github(PUSH)) == key("github", PUSH, other), "the delivery's id is not signed"
+    assert key("standard", PUSH, standard(PUSH, name="msg_7")) == "msg_7"
+    paid = b'{"id": "evt_1"}'
+    assert key("stripe", paid, stripe(paid)) == "evt_1"
+
+
+@pytest.mark.parametrize("wrong", ["sha1=00", "sha256=", "sha256=é", "=", "sha256"])
+def test_a_damaged_signature_is_refused(signers, wrong):
+    with pytest.raises(Refused):
+        signers.verified("github", "push", {"x-hub-signature-256": wrong}, PUSH)
+
+
+def test_a_file_of_signers_is_read_and_checked(tmp_path, monkeypatch):
+    path = tmp_path / "signers.toml"
+    text = '[signers.a]\nscheme = "github"\nsecret = "A_SECRET"\nevents = ["push"]\n'
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="needs its secret in the environment variable A_SECRET"):
+        read_signers(path)
+    monkeypatch.setenv("A_SECRET", "x")
+    read_signers(path)
+    for wrong in (
+        text.replace("github", "gitlab"),
+        text + "rate = 1\n",
+        "signers",
+        text.replace('["push"]', "[]"),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(SettingsError, match="cannot be read"):
+            read_signers(path)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_signers(tmp_path / "none.toml")
