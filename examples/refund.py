@@ -68,6 +68,8 @@ def main() -> None:
                     session.send_event(wait.event, {"receipt": "R-1"}, key="from the bank")
             case "step_recorded":
                 print(f"has done: {event.name}")
+            case _:
+                pass
     print(turn.result().tool_calls[0].result)
 
 
