@@ -23,6 +23,7 @@ from antiphon.input.values import SessionWord, is_a, lifetime, plain
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
 from antiphon.model.budget import Budget, checked_budgets
 from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
+from antiphon.model.revisions import Rollout, Takes, checked_rollout
 from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
 from antiphon.redis.cells import prefix_of
 from antiphon.revisions import checked_label, revision_of
@@ -69,7 +70,8 @@ class Agent:
     are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. ``memory`` (an
     ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. ``label`` names its
     ``revision`` for people; change it when the code of a tool changes. ``hooks`` are functions that run before and
-    after turns, model calls, tools and steps (see ``antiphon.hooks``).
+    after turns, model calls, tools and steps (see ``antiphon.hooks``). ``rollout`` (``"auto_upgrade"``, ``"pinned"`` or
+    an ``antiphon.model.Rollout``) says which revision the turns of a session take.
     ``budgets`` (of ``antiphon.model.Budget``) hold for all turns of an agent of a worker's App, or of this process.
     Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of
     services are not accepted: ``UsageError`` says where to set them.
@@ -101,6 +103,7 @@ class Agent:
         label: str | None = None,
         hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
         budgets: Iterable[Budget] = (),
+        rollout: Takes | Rollout | None = None,
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
@@ -119,10 +122,10 @@ class Agent:
         self.fallback = _fallbacks(fallback)
         self.approval = agent_rule(approval, approval_timeout, approval_at_limit, self.tools)
         self.caller_tools = declared_tools(caller_tools, self.tools)
-        check_params(params)
-        self.params = plain(params, "params")
+        self.params = _params(params)
         self.memory, self.label, self._runtime = _memory(memory), checked_label(label), runtime
         self.hooks, self.budgets = hooks_of(hooks), checked_budgets(budgets)
+        self.rollout = checked_rollout(rollout)
 
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name else ""
@@ -400,6 +403,11 @@ def _fallback(model: FallbackModel | Agent) -> FallbackModel:
         return model
     spec = model.described()
     return FallbackModel(spec.provider, spec.model, spec.params)
+
+
+def _params(params: dict[str, Any]) -> dict[str, Any]:
+    check_params(params)
+    return plain(params, "params")
 
 
 def _tools(tools: Any) -> list[Tool[..., Any]]:

@@ -205,6 +205,12 @@ class UnknownAgent(UsageError):
     code = "unknown_agent"
 
 
+class RevisionUnavailable(AgentError):
+    """No worker has the revision of the agent on which the turn began, and the time to wait for one is over."""
+
+    code = "revision_unavailable"
+
+
 class UnknownProvider(UsageError):
     """No provider with this name is registered."""
 

@@ -27,8 +27,8 @@ from antiphon.model import (
 from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 
 __all__ = [
-    "BudgetReachedEvent", "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "EventReceived",
-    "Handoff", "Heartbeat",
+    "AgentChanged", "BudgetReachedEvent", "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase",
+    "EventReceived", "Handoff", "Heartbeat",
     "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "ModelChanged", "OutputDelta",
     "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "SessionTitled", "StepFinished",
     "StepRecorded", "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent",
@@ -271,6 +271,19 @@ class EventReceived(EventBase, tag="event_received"):
     event_id: str = ""
 
 
+class AgentChanged(EventBase, tag="agent_changed"):
+    """The session's turns run on another revision of ``agent`` from now on. ``reason`` is why.
+
+    ``revision_unavailable``: no worker has had the ``previous`` one for as long as the agent's ``rollout`` waits.
+    """
+
+    type: ClassVar[Literal["agent_changed"]] = "agent_changed"
+    agent: str = ""
+    revision: str = ""
+    previous: str = ""
+    reason: str = ""
+
+
 class TurnResumed(EventBase, tag="turn_resumed"):
     """All pending tool calls of the turn are decided: any worker may continue it."""
 
@@ -427,6 +440,7 @@ KnownEvent: TypeAlias = (
     | TurnSleeping
     | StepRecorded
     | EventReceived
+    | AgentChanged
     | TurnResumed
     | TurnSteered
     | Handoff

@@ -6,6 +6,7 @@ from pathlib import Path
 from support.stage import Stage, StageModel, supervise
 
 from antiphon import Agent, tool
+from antiphon.model.revisions import Rollout
 from antiphon_worker.app import App
 from antiphon_worker.inline_agents import Allow
 
@@ -29,6 +30,7 @@ def app_with(stage: Stage, *agents: str, tools: tuple[str, ...] = (), approved: 
         agents=[Agent("stage", "any", name=name, tools=own) for name in agents],
         tools=[made(name) for name in tools],
         providers={"stage": StageModel(stage)},
+        rollout=Rollout(timeout=0),
         travelling=Allow(providers=["stage"], parameters="any"),
     )
 

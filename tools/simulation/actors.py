@@ -58,7 +58,8 @@ FEWER = {
     "editing/erase": LIVES,
     "decide": PEOPLE, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
-APPS = {"w1": "app-a", "w2": "app-a", "w3": "app-b"}
+APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
+"""Each is another revision of the agent."""
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
 EVERY_END = ",turn_finished,turn_failed,turn_cancelled,turn_suspended,"
 WEBHOOKS = {"all": (EVERY_END, ""), "failed": (",turn_failed,", ""), "of a": (EVERY_END, "a")}

@@ -32,7 +32,9 @@ PROMISES = {
     "steer": "G13 who is told of what waits",
     "aside": "G12 who is passed by is counted", "usage": "what a session has used",
     "place": "G2+ what left nothing has its place", "steers": "G13 whom it steers",
-    "steered_into": "G13 whom it steers", "lacking": "who lacks what it needs", "app": "on which App a turn has begun",
+    "steered_into": "G13 whom it steers", "lacking": "who lacks what it needs",
+    "app": "G26 on which App a turn has begun",
+    "revision": "G26 on which revision a turn runs", "pins": "G26 which revisions a session keeps",
     "session_usage": "what a session has used",
     "wait": "G12 each call has one decision", "decision": "G12 each call has one decision",
 }  # fmt: skip

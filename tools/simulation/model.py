@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.local.moves import ALONE_AFTER, ENDED, LOOK_AGAIN_MS, Answer
 from antiphon_worker.local.records import Record, Session, Turn
 from antiphon_worker.local.transitions import Claim, Look, Transitions
@@ -267,6 +268,10 @@ class Model(Transitions):
         said = self.rq[turn.id]
         return said == "queued" or (said == "started" and not self.listed)
 
+    def holds(self, turn: ClaimedTurn) -> bool:
+        """Whether the fence of a claimed turn is in force."""
+        return self._held(turn.session_id, turn.fence) is not None
+
     def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
         for session_id, fence in zip(leases[::2], leases[1::2], strict=True):
             session = self._held(session_id, fence)
@@ -277,7 +282,7 @@ class Model(Transitions):
 
     def give_back(self, *arguments: Any) -> Answer:
         answer = super().give_back(*arguments)
-        self.rung |= {*arguments[9:]} if answer == [b"OK"] else set()
+        self.rung |= {*arguments[10:]} if answer == [b"OK"] else set()
         return answer
 
     def suspend(self, session_id: str, turn_id: str, fence: str, *rest: Any) -> Answer:

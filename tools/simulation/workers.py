@@ -11,12 +11,15 @@ from typing import Any
 from antiphon.model import OpenCall, Wait
 from antiphon.wire.cell import STEER, SUPERSEDED
 from antiphon.wire.records import ClaimedTurn, Claims
+from antiphon.wire.revisions import pins_of
 from simulation.world import Calls, World
 
 EVENTS = ["paid", "sent"]  # that turns wait for
 LOST = 0.12  # how often an answer is lost
 DIES = 0.04
 REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
+MOVES = 0.1  # how often the time limit of a turn whose revision is elsewhere is over
+AGENT = "agent"
 LATE = 0.03  # how often a call that a network has kept comes again
 
 
@@ -29,6 +32,7 @@ class Task:
     journal: list[bytes] = field(default_factory=list)
     unanswered: Callable[[], None] | None = None  # must be repeated before anything newer
     steered: bool = False  # others may wait to steer it
+    here: bool = False  # its revision is that of its worker
 
 
 class Worker:
@@ -71,6 +75,8 @@ class Worker:
             return task.unanswered()
         if self._may_be_steered(task) and random.random() < 0.4:
             return self._steer(task, random)
+        if not task.here and not task.turn.stop:
+            return self._place(task, random)
         act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, 3, 4, 2])[0]
         return act(task, random)
 
@@ -166,7 +172,29 @@ class Worker:
             if answer == SUPERSEDED:
                 self._superseded(task, random)
 
+    def _place(self, task: Task, random: Random) -> None:
+        """Run the turn if it belongs on this revision; leave it to others, or move it as at its time limit."""
+        turn, pins = task.turn, pins_of(task.turn)
+        wanted = turn.revision or turn.app or pins.get(AGENT) or self.app
+        pinned = len(turn.session_id) % 2 == 0 or bool(pins)
+        kept = {AGENT: self.app} if pinned else None
+        moves = wanted != self.app and random.random() < MOVES
+        if moves or (wanted == self.app and ((pinned and not pins) or not (turn.app or turn.revision))):
+
+            def answered() -> None:
+                turn.revision, task.here = self.app, True
+
+            self._send(task, random, lambda: self._world.begin(turn, self.app, kept, moves=moves), answered)
+        elif wanted == self.app:
+            task.here = True
+        else:
+            lacking, missing = random.choice([(self.app, False), ("", True)])
+            delay = 500 if missing else 0
+            call = partial(self._world.give_back, turn, "drain", delay, lacking, (), missing)
+            self._send(task, random, call, lambda: self._leave(task))
+
     def _step(self, task: Task, random: Random) -> None:
+        self._world.runs(task.turn, self.app)
         mark = next(self._world.marks)
         entries = [f"{task.turn.turn_id}/{mark}/{n}".encode() for n in range(random.randint(1, 2))]
         length = len(task.journal)
@@ -193,6 +221,8 @@ class Worker:
         self._send(task, random, call, answered)
 
     def _finish(self, task: Task, random: Random) -> None:
+        if not task.turn.stop:
+            self._world.runs(task.turn, self.app)
         status = "cancelled" if task.turn.stop else random.choices(["finished", "failed"], [3, 1])[0]
         keep = self._world.keep_of(task.turn) if status == "cancelled" else "steps"
         kept = [] if status == "failed" or keep == "nothing" else [*task.journal]
@@ -217,7 +247,7 @@ class Worker:
 
     def suspend(self, random: Random) -> None:
         """One of its turns waits for decisions, as the loop has found."""
-        ready = [task for task in self._tasks if not task.unanswered]
+        ready = [task for task in self._tasks if not task.unanswered and task.here]
         if not ready:
             return
         task, aside = random.choice(ready), random.random() < 0.5

@@ -9,7 +9,7 @@ import gc
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -47,6 +47,7 @@ from antiphon.wire.editing import (
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.notices import follow
 from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn
+from antiphon.wire.revisions import begin
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from antiphon.wire.suspension import place_of, suspend
 from antiphon_worker.local.records import Turn
@@ -96,6 +97,7 @@ class World:
         self.log: list[str] = []
         self.damaged: dict[str, tuple[str, bytes]] = {}  # the field of a turn, and what stood there
         self._deleted_at: dict[str, int] = {}  # the latest time at which a session was deleted
+        self._ran_on: dict[tuple[str, int], str] = {}  # the revision of each run's steps
         self.marks, self._deletions = itertools.count(1), itertools.count()
         self.redis.due = None
         self._settling = False
@@ -419,6 +421,19 @@ class World:
             answer = "CONFLICT"
         return self.did(f"append_step {turn.turn_id}/{turn.fence} at {length} {list(entries)}", answer)
 
+    def begin(self, turn: ClaimedTurn, revision: str, pins: Mapping[str, str] | None, *, moves: bool) -> bool:
+        body = self._body("agent_changed", turn, 0)
+        answer = run(begin(self.cell, turn, revision, pins=pins, bodies=[body] if moves else []))
+        if answer:
+            self._ran_on[turn.turn_id, turn.run] = revision
+        return self.did(f"begin {turn.turn_id}/{turn.fence} on {revision}, pins {pins}", answer)
+
+    def runs(self, turn: ClaimedTurn, revision: str) -> None:
+        """A step runs on this revision: on that of all earlier ones, if its worker still holds it."""
+        if self.model.holds(turn):
+            first = self._ran_on.setdefault((turn.turn_id, turn.run), revision)
+            require(revision == first, "G26 a turn runs on one revision", turn.turn_id, first, revision)
+
     def steer(self, turn: ClaimedTurn, length: int) -> tuple[str, list[bytes]]:
         try:
             answer = run(self.cell.steer(turn, length=length, step=length + 1, keep_events=KEEP_EVENTS))
@@ -454,8 +469,9 @@ class World:
             return "STOPPED"
 
     def give_back(
-        self, turn: ClaimedTurn, cause: str, delay_ms: int, lacking: str = "", workers: Sequence[str] = ()
-    ) -> bool | str:
+        self, turn: ClaimedTurn, cause: str, delay_ms: int, lacking: str = "", workers: Sequence[str] = (),
+        missing: bool = False,
+    ) -> bool | str:  # fmt: skip
         giving = self.cell.give_back(
             turn,
             cause,
@@ -464,9 +480,13 @@ class World:
             code="provider",
             lacking=lacking,
             workers=workers,
+            missing=missing,
         )
         what = f"give_back {turn.turn_id}/{turn.fence} {cause} {delay_ms} ms lacking {lacking!r}"
-        return self.did(what, self._unless_cancelled(giving))
+        answer = self.did(what, self._unless_cancelled(giving))
+        if answer is True and lacking and not self.model.turns[turn.turn_id].record.text("app"):
+            self._ran_on.pop((turn.turn_id, turn.run), None)  # no App that it may have begun on can run it
+        return answer
 
     def suspend(self, turn: ClaimedTurn, calls: Sequence[OpenCall | Wait], *, aside: bool) -> str | None:
         own = len(self.model.turns[turn.turn_id].journal)

@@ -22,7 +22,7 @@ from antiphon.input.values import is_a
 from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.budget import Budget
 from antiphon.model.resilience import checked_timeouts
-from antiphon.model.revisions import Revision
+from antiphon.model.revisions import Revision, Rollout, Takes, checked_rollout
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.redis.search import SEARCH_CURSOR
 from antiphon.redis.titles import TITLES_CURSOR
@@ -77,7 +77,8 @@ class App:
     ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own. With ``search``, workers
     index finished turns in the archive's database, for ``Client.search``. ``titles`` names sessions after their first
     finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
-    ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent.
+    ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``,
+    ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own.
 
     An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
 
@@ -108,6 +109,7 @@ class App:
         search: bool = False,
         titles: TitleModel | TitleFunction | None = None,
         hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
+        rollout: Takes | Rollout | None = None,
     ) -> None:
         if travelling is not None and not is_a(travelling, Allow):
             raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
@@ -133,8 +135,7 @@ class App:
         self.memories = Memories(memory)
         self.search, self.titles = search, checked_titles(titles)
         self._note_turns()
-        self.lacking: dict[str, list[str]] = {}
-        self.revisions: dict[str, Revision] = {}
+        self._begin_revisions(rollout)
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
@@ -143,6 +144,14 @@ class App:
         self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
         closed = bool(self._agents or self._tools or self._providers)
         self._door = Door(self._agents, for_travellers, travelling or (Allow() if closed else None))
+
+    def _begin_revisions(self, rollout: Takes | Rollout | None) -> None:
+        """Take what decides on the revisions of its agents, which are added next."""
+        self._rollout = checked_rollout(rollout, SettingsError) or Rollout()
+        self._rollouts: dict[str, Rollout] = {}
+        self.revisions: dict[str, Revision] = {}
+        self.lacking: dict[str, list[str]] = {}
+        self.pins = False  # whether sessions of one of its agents keep the revision that they began with
 
     def _note_turns(self) -> None:
         """Let the search and the titles have the turns that they are made of."""
@@ -181,6 +190,8 @@ class App:
         self._known_stops(agent.limits)
         self.memories.add(agent, spec)
         self.revisions[known_as] = self._revision(agent, spec)
+        rollout = self._rollouts[known_as] = getattr(agent, "rollout", None) or self._rollout
+        self.pins = self.pins or rollout.sessions == "pinned"
         for tool in agent.tools:
             self._add_tool(tool)
 
@@ -234,6 +245,22 @@ class App:
         (['add'], 'support')
         """
         return self._door.agent(asked, parameters or {}, own_system)
+
+    def has(self, agent: AgentSpec) -> bool:
+        """Return whether this is an agent of the App, and not one that came with a turn.
+
+        >>> app.has(app.agent("support"))
+        True
+        """
+        return self._agents.get(agent.name or "") is agent
+
+    def rollout(self, agent: AgentSpec) -> Rollout:
+        """Return which revision the turns of an agent's sessions take.
+
+        >>> app.rollout(app.agent("support")).sessions
+        'auto_upgrade'
+        """
+        return self._rollouts.get(agent.name or "", self._rollout)
 
     def parts(self) -> dict[str, list[str]]:
         """Return the names of what turns may ask for: agents, stop conditions, what agents that travel may use, and the

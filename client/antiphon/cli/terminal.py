@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from antiphon.errors import TurnFailed
 from antiphon.events import (
+    AgentChanged,
     CustomEvent,
     Event,
     OutputDelta,
@@ -235,6 +236,8 @@ def _told(event: Event) -> str:
 
 def _told_of_call(event: Event) -> str:
     match event:
+        case AgentChanged(agent=agent, revision=revision, previous=previous):
+            return f"{agent}: {previous} to {revision}"
         case ToolCallEvent(name=name, arguments=arguments):
             return f"{name} {arguments}"
         case ToolResultEvent(name=name, result=result, is_error=is_error):

@@ -28,6 +28,7 @@ from antiphon.model.parts import (
     ToolResult,
 )
 from antiphon.model.resilience import FallbackModel, Retry, ServiceAnswer, Timeouts
+from antiphon.model.revisions import Rollout
 from antiphon.model.suspension import (
     AtLimit,
     CallerTool,
@@ -42,7 +43,7 @@ from antiphon.model.usage import Limits, Usage
 __all__ = [
     "AtLimit", "Budget", "BudgetState", "CallerTool", "Decision", "DecisionKind", "FallbackModel", "File",
     "Image", "Item", "Limits", "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal",
-    "Response", "Retry", "Role", "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall",
+    "Response", "Retry", "Role", "Rollout", "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall",
     "ToolOutcome", "ToolResult", "TurnStep", "Usage", "Wait", "decode_history", "decode_message", "encode",
     "with_ids",
 ]  # fmt: skip

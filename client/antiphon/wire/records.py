@@ -147,6 +147,9 @@ class ClaimedTurn(Struct):
     app: str = ""  # the digest of the App on which it has begun
     tenant: str = ""
     received: Sequence[ReceivedEvent] = ()  # by waits of its last suspension
+    revision: str = ""  # on which it runs, if that was noted
+    missed_ms: int | None = None  # for how long no worker has had its revision
+    pins: bytes | None = None  # the revisions that its session keeps
 
 
 class ReceivedEvent(NamedTuple):
@@ -277,12 +280,12 @@ def claims(
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     """Read a turn from the answer of the claim script."""
     session, turn, session_fields, turn_fields, journal, history, length, decisions, received = fields
-    fence, stop, system, variables, agent, window, summary, restored, refused, untold, usage, steer = (
+    fence, stop, system, variables, agent, window, summary, restored, refused, untold, usage, steer, pins = (
         session_fields
     )
     (
         request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, app, tenant,
-        failing, spent,
+        revision, missed, failing, spent,
     ) = turn_fields  # fmt: skip
     session_id, turn_id = SessionId(text_of(session)), TurnId(text_of(turn))
     if (session_id.encode(), turn_id.encode()) != (session, turn):
@@ -294,8 +297,9 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         text_of(queue), journal, history, length, summary, text_of(restored), text_of(refused),
         int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
         text_of(untold), usage, text_of(lacking), decisions, steer == turn, text_of(app),
-        text_of(tenant),
+        text_of(tenant) if tenant else "",
         [ReceivedEvent.of(*one) for one in received if one[1]],
+        text_of(revision) if revision else "", None if missed == b"" else int(missed), pins,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ export const EVENT_DEFAULTS = {
   turn_sleeping: {"waits": []},
   step_recorded: {"call_id": "", "name": "", "is_error": false},
   event_received: {"wait_id": "", "event_name": "", "event_id": ""},
+  agent_changed: {"agent": "", "revision": "", "previous": "", "reason": ""},
   turn_resumed: {"decisions": []},
   turn_steered: {"steered_id": "", "input": [], "input_omitted": false},
   turn_finished: {"response": null, "steered_into": ""},

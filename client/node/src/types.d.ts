@@ -874,6 +874,7 @@ export interface EventFields {
   turn_sleeping: { waits: Wait[] };
   step_recorded: { call_id: string; name: string; is_error: boolean };
   event_received: { wait_id: string; event_name: string; event_id: string };
+  agent_changed: { agent: string; revision: string; previous: string; reason: string };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   turn_finished: { response: Response | null; steered_into: string };

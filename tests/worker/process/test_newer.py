@@ -237,7 +237,7 @@ async def test_an_approved_call_goes_to_a_worker_that_has_its_tool(ensemble):
         async with worker_with(ensemble, "smith") as lacking:
             await turn.approve(call.call_id, by="ada")
             (retrying,) = [e for e in await ensemble.seen("s", "turn_retrying") if e.type == "turn_retrying"]
-            assert retrying.code == "unknown_tool"
+            assert retrying.code == "revision_unavailable"
             ensemble.stage.open("free")
             await turn.result(20)
             await busy.result(20)

@@ -185,8 +185,9 @@ class Turn:
         known, history = session.record, session.history
         names = (
             "fence", "stop", "system", "variables", "agent", "window", "summary", "restored", "refused", "untold",
-            "usage", "steer",
+            "usage", "steer", "pins",
         )  # fmt: skip
+        missed = max(0, now - record.number("missed_at")) if record.get("missed_at") else b""
         step, _, since = record.text("failing").partition(" ")
         spent = now - record.number("started_at", now) - record.number("waited")
         failing = max(0, now - int(since)) if step == record.text("step") else b""
@@ -194,14 +195,14 @@ class Turn:
             record.get(name)
             for name in (
                 "request", "run", "attempt", "crashes", "errors", "step", "queue", "queued_seq", "created", "queued_at",
-                "lacking", "app", "tenant",
+                "lacking", "app", "tenant", "revision",
             )
         ]  # fmt: skip
         tail, window = record.number("tail", -1), known.get("window") or known.get("summary") or b"0"
         first = {-2: _leading_number(window), -1: 0, 0: len(history)}.get(tail, len(history) - tail)
         return [
             session.id.encode(), self.id.encode(), [known.get(name) for name in names],
-            [*fields, failing, max(0, spent)], list(self.journal), history[max(first, 0) :], len(history),
+            [*fields, missed, failing, max(0, spent)], list(self.journal), history[max(first, 0) :], len(history),
             [call.decision for call in self.calls if call.decision],
             [
                 [call.id.encode(), record.get(f"got:{call.place}")]

@@ -12,6 +12,21 @@ from antiphon_worker.local.records import Record, Session, Turn
 class SessionTransitions(Moves):
     """The scripts of sessions outside their turns."""
 
+    def begin(
+        self, session_id: str, turn_id: str, fence: str, revision: str, pins: bytes, *bodies: bytes
+    ) -> Answer:
+        """Note the revision on which a turn runs, and those that its session keeps."""
+        session, turn = self._held(session_id, fence), self.turns[turn_id]
+        if session is None:
+            return [b"SUPERSEDED"]
+        if turn.record.text("begun") != fence:
+            turn.record.put(begun=fence, revision=revision)
+            if pins:
+                session.record.put(pins=pins)
+            if bodies:
+                self._publish(session, self.clock(), *bodies)
+        return [b"OK", session.record.get("stop", b"")]
+
     def snapshot(self, session_id: str, start: int, stop: int, turns: str) -> Answer:
         """Read a session at one moment: a page of its history, the running turn, and the cursor before its events."""
         session = self.find(session_id)

@@ -211,7 +211,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         record.drop(
             "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
             "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
-            "session_usage", "own_usage", "lacking", "waited", "offered_at", "app",
+            "session_usage", "own_usage", "lacking", "waited", "offered_at", "app", "revision", "begun", "missed_at",
         )  # fmt: skip
         turn.journal = record.get("steered", b"").splitlines()
         begun = session.record.begin(now, turn.id)
@@ -311,7 +311,8 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         seq = self._publish(session, now, event)
         record.setdefault("first_seq", str(seq).encode())
         record.setdefault("started_at", str(now).encode())
-        record.put(status="running", worker=worker, execution=fence, app=record.text("app") or claim.app)
+        begins = "" if session.record.get("pins") else claim.app
+        record.put(status="running", worker=worker, execution=fence, app=record.text("app") or begins)
         return turn
 
     def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
@@ -441,7 +442,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
 
     def give_back(
         self, session_id: str, turn_id: str, fence: str, cause: str, delay_ms: int, reason: bytes, code: str,
-        service: bytes, lacking: str, *workers: str,
+        service: bytes, lacking: str, missing: str, *workers: str,
     ) -> Answer:  # fmt: skip
         """Requeue an unfinished turn, perhaps after a delay. Only an error counts as one, and as an attempt."""
         turn = self.turns[turn_id]
@@ -453,7 +454,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         if stop := session.record.get("stop"):
             return [b"STOPPED", stop]
         now, record = self.clock(), turn.record
-        record.put(given_back=fence)
+        record.put(given_back=fence, missed_at=(record.text("missed_at") or now) if missing else "")
         if lacking:
             record.put(lacking=lacking)
             if (begun_by := record.text("app")) and begun_by in lacking:
@@ -479,7 +480,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         if stop := session.record.get("stop"):
             return [b"STOP", stop]
         now, record = self.clock(), turn.record
-        record.put(given_back=fence)
+        record.put(given_back=fence, missed_at="")
         soonest = turn.wait_for(rest[: 7 * count], now, LONGEST_WAIT_MS)
         found = {name: record.get(name, b"[]") for name in ("calls", "waits")}
         listed = {name: msgspec.Raw(json) for name, json in found.items() if json != b"[]"}

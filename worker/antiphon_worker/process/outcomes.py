@@ -68,6 +68,7 @@ class GivenBack(Struct, tag="given_back"):
     delay: float = 0.0
     lacking: str = ""  # digests of Apps that lack what the turn needs
     workers: tuple[str, ...] = ()  # some that have it
+    missing: bool = False  # no worker has the revision that the turn runs on
 
 
 class Waiting(Struct, tag="suspended"):

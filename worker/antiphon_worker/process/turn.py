@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProvider, UnknownTool
+from antiphon.errors import (
+    AgentError,
+    ProviderError,
+    RevisionUnavailable,
+    UnknownAgent,
+    UnknownProvider,
+    UnknownTool,
+)
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.history_cuts import Revision
 from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
@@ -65,12 +72,11 @@ from antiphon_worker.process.outcomes import (
     encodable,
     log_end,
     said_by,
-    seconds_until_newer,
     stopped,
 )
+from antiphon_worker.process.placement import Placement
 from antiphon_worker.process.publisher import Publisher, TurnSink, WatchedSink
 from antiphon_worker.providers.http.limits import Gate, HeldBack
-from antiphon_worker.rq.presence import AppParts, how_to_start, workers_with
 from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.turn")
@@ -100,8 +106,8 @@ class TurnRunner:
         self.tokens = 0  # of attempts that have ended
 
     @cached_property
-    def parts(self) -> AppParts:
-        return AppParts.of_app(self.cell.keys.prefix, self.app)
+    def placement(self) -> Placement:
+        return Placement(self.cell, self.app)
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""
@@ -199,7 +205,7 @@ class _Run:
             return GivenBack(exc.message, str(exc.code), exc.retry_after)
         except FOR_OTHERS as exc:
             return self._runner.opening.leave(exc, self._turn)
-        except (UnknownAgent, UnknownTool, UnknownProvider) as exc:
+        except (UnknownAgent, UnknownTool, UnknownProvider, RevisionUnavailable) as exc:
             return await self._lacks(exc)
         except AgentError as exc:
             return Failed.of(exc)
@@ -210,22 +216,11 @@ class _Run:
         """Requeue the turn for a worker whose App can run it, or fail it if there is none."""
         if not self._runner.has_others:
             return Failed.of(exc)
-        turn, own = self._turn, self._runner.parts.digest()
         assert self._request is not None
-        asked = asked_agent(turn, self._request)
-        known = [*dict.fromkeys([*turn.lacking.split(), own])]
         needed = tools_to_run(self._journal.entries if self._journal else (), claimed_decisions(self._turn))
         needed -= {tool.name for tool in self._request.caller_tools}
-        found = await patiently(
-            self._lease, lambda: workers_with(self._cell, turn.queue, asked, known, needed)
-        )
-        if not found.workers:
-            advice = f" {how_to_start(turn.queue)}" if asked else ""
-            return Failed(str(exc.code), f"{exc.message}{advice}")
-        # Where the turn comes back, as under RQ's own worker, it waits: its workers take it whatever it needs.
-        delay = seconds_until_newer(turn) if own in turn.lacking else 0.0
-        reason = f"{exc.message} A worker that has it takes the turn."
-        return GivenBack(reason, str(exc.code), delay, " ".join(found.lacking), tuple(found.workers))
+        asked = asked_agent(self._turn, self._request)
+        return await self._runner.placement.leave(exc, self._turn, asked, needed, self._lease)
 
     @contextmanager
     def _interruptible(self) -> Generator[None]:
@@ -259,7 +254,7 @@ class _Run:
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             brought = request.params | ({"caller_tools": True} if request.caller_tools else {})
             asked, system = asked_agent(turn, request), own_system(turn, request)
-            agent = self._opened(app.agent(asked, brought, bool(system)))
+            agent = await self._opened(turn, app.agent(asked, brought, bool(system)))
             provider, before = await app.provider(agent.provider), variables_of_session(turn)
             spent = turn.spent_ms / 1000 + time.monotonic() - self._began
             meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
@@ -298,8 +293,10 @@ class _Run:
             done.variables if done.variables != before else None,
         )
 
-    def _opened(self, agent: AgentSpec) -> AgentSpec:
-        """Note which agent runs the turn."""
+    async def _opened(self, turn: ClaimedTurn, agent: AgentSpec) -> AgentSpec:
+        """Note which agent runs the turn, if this worker has its revision."""
+        if self._runner.has_others and self._runner.placement.asks(turn, agent):
+            await self._runner.placement.settle(turn, agent, self._lease, self._sink)
         self.provider, self._tries.retry, self._agent = agent.provider, agent.retry, agent.name
         if self.watch is not None:
             with suppress(Exception):
@@ -325,8 +322,9 @@ class _Run:
                 service = said_by(ServiceAnswer.of(error))
                 cause = "limit" if isinstance(error, HeldBack) else "error"
                 return await self._give_back(cause, error.message, str(error.code), delay, service=service)
-            case GivenBack(reason, code, delay, lacking, workers):
-                return await self._give_back("drain", reason, code, delay, lacking=lacking, workers=workers)
+            case GivenBack(reason, code, delay, lacking, workers, missing):
+                found = {"lacking": lacking, "workers": workers, "missing": missing}
+                return await self._give_back("drain", reason, code, delay, **found)
             case Waiting():
                 return await self._suspend(outcome)
             case Superseded():

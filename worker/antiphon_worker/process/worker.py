@@ -97,11 +97,11 @@ class Worker:
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
             run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name, self._open_cells).handle, run_alone=alone.run,
-            room_alone=lambda: alone.room, late=lambda: publisher.late, app=runner.parts.digest(),
+            room_alone=lambda: alone.room, late=lambda: publisher.late, app=runner.placement.parts.digest(),
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
-            cell, self.name, self.settings.queues, runner.parts,
+            cell, self.name, self.settings.queues, runner.placement.parts,
             lambda: consumer.busy, consumer.running, lambda: runner.ended, lambda: (runner.tokens, publisher.lag),
         )  # fmt: skip
         try:

@@ -166,6 +166,7 @@ def _now() -> str:
 
 
 ANY = "*"
+NO_REVISION = Revision("")
 MOST_NAMES, MOST_WOKEN = 500, 8
 
 
@@ -218,8 +219,15 @@ class AppParts(Struct, omit_defaults=True):
         """Return a short name of an App with these parts."""
         return hashlib.sha256(self.encoded()).hexdigest()[:10]
 
-    def has(self, asked: str | AgentSpec | None, to_run: Collection[str] = ()) -> bool:
-        """Return whether turns that ask for this agent, and whose calls of these tools are to run, may run there."""
+    def has(
+        self, asked: str | AgentSpec | None, to_run: Collection[str] = (), revision: tuple[str, str] | None = None
+    ) -> bool:  # fmt: skip
+        """Return whether turns that ask for this agent, and whose calls of these tools are to run, may run there.
+
+        With ``revision``, they run on this revision of an agent.
+        """
+        if revision is not None and self.revisions.get(revision[0], NO_REVISION).id != revision[1]:
+            return False
         if self.more:
             return True
         sent = [tool.name for tool in asked.caller_tools] if isinstance(asked, AgentSpec) else []
@@ -259,9 +267,11 @@ async def workers_with(
     asked: str | AgentSpec | None,
     lacking: Collection[str],
     to_run: Collection[str] = (),
+    revision: tuple[str, str] | None = None,
 ) -> Found:
     """Find workers of a queue whose App has this agent, or what it needs, and these tools. Raises ``StoreUnavailable``.
 
+    With ``revision`` (an agent's name and the revision), their Apps have that one.
     Apps that are known to be ``lacking`` do not count, whatever their records say.
     """
     stem = cell.keys.of_rq("rq_worker", "")
@@ -281,7 +291,7 @@ async def workers_with(
             digest = parts.digest()
             if parts.prefix != cell.keys.prefix or digest in lacking:
                 continue
-            if parts.has(asked, to_run):
+            if parts.has(asked, to_run, revision):
                 found.workers.append(key.removeprefix(stem))
             elif digest not in found.lacking:
                 found.lacking.append(digest)

@@ -64,7 +64,7 @@ async def revisions_of_app(cell: Cell, digest: str) -> dict[str, Revision] | Non
         raise CorruptRecord(f"The revisions of an App cannot be read: {exc}.") from exc
 
 
-_FIELDS = ("status", "session", "started_at", "agent", "app")
+_FIELDS = ("status", "session", "started_at", "agent", "app", "revision")
 
 
 async def begun_turns(cell: Cell) -> list[BegunTurn]:
@@ -85,10 +85,10 @@ async def begun_turns(cell: Cell) -> list[BegunTurn]:
         rows = await fields_of(cell, map(cell.keys.turn, page), *_FIELDS)
         agents = await fields_of(cell, (cell.keys.session(text_of(row[1])) for row in rows), "agent")
         for turn, row, (agent,) in zip(page, rows, agents, strict=True):
-            status, session, began, own, app = row
+            status, session, began, own, app, noted = row
             if session and began:
                 name = _agent_name(cell, text_of(session), own or agent)
-                revision = await _revision(cell, text_of(app), name, apps) if app else ""
+                revision = text_of(noted) or (await _revision(cell, text_of(app), name, apps) if app else "")
                 found.append(BegunTurn(turn, text_of(session), text_of(status), name, revision))
     return found
 

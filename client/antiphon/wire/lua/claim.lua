@@ -51,7 +51,7 @@ local function take(turn, f) -- @often
   if status == 'retrying' and tonumber(f.retry_at) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status, now) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
-  local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq')
+  local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq', 'pins')
   if (s[1] or '') ~= '' then return end
   if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then
     left[#left + 1] = turn
@@ -79,7 +79,7 @@ local function take(turn, f) -- @often
   hold(session, s[2], fence)
   f.execution, f.worker, f.started_at = fence, worker, tonumber(f.started_at or '') and f.started_at or now
   redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', attempt, 'first_seq', f.first_seq or seq,
-    'started_at', f.started_at, 'worker', worker, 'execution', fence, 'app', (f.app or '') ~= '' and f.app or app)
+    'started_at', f.started_at, 'worker', worker, 'execution', fence, 'app', (f.app or '') == '' and (s[4] or '') == '' and app or f.app or '')
   rq_view(turn, 'running', now, nil, f)
   turns[#turns + 1] = load(session, turn, now)
 end

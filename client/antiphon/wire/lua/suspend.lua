@@ -14,7 +14,7 @@ if stop == '' and cancelled_in_rq(turn) then stop = IN_RQ end
 if stop ~= '' then return {'STOP', stop} end
 local now, calls, waits, bodies, soonest, awaits = now_ms(), {}, {}, {}, LONGEST_WAIT_MS, false
 redis.call('ZREM', key_active(), session)
-redis.call('HSET', key_turn(turn), 'given_back', fence)
+redis.call('HSET', key_turn(turn), 'given_back', fence, 'missed_at', '')
 forget_calls(turn)
 for n = 1, tonumber(count) do
   local id, kind, at_limit, ms, json, limit, event = unpack(rest, 7 * n - 6, 7 * n)

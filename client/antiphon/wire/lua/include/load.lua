@@ -3,9 +3,10 @@
 -- ms the model service has failed in this step, or ''; the ms since its first start without suspensions; what was decided and received then.
 local function load(session, turn, now) -- @often
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
-    'summary', 'restored', 'refused', 'untold', 'usage', 'steer')
+    'summary', 'restored', 'refused', 'untold', 'usage', 'steer', 'pins')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
-    'queued_seq', 'created', 'queued_at', 'lacking', 'app', 'tenant', 'failing', 'started_at', 'tail', 'waited', 'calls')
+    'queued_seq', 'created', 'queued_at', 'lacking', 'app', 'tenant', 'revision', 'missed_at', 'failing', 'started_at', 'tail', 'waited', 'calls')
+  t[15] = (t[15] or '') ~= '' and math.max(0, now - t[15]) or '' -- for how long no worker has had its revision
   local decisions, received, _
   if table.remove(t) then _, decisions, _, received = decided(turn) end
   local waited = tonumber(table.remove(t) or 0) or 0
