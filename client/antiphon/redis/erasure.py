@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from antiphon.model.budget import BUDGET_SCOPES
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
@@ -65,7 +66,7 @@ class Search:
         self._touched = {*sessions, *shared}
         self.of_user: dict[str, OfUser] = {}
         self._erased: list[str] = []
-        self._threads: list[str] = []
+        self._threads: list[str] = []  # and ledgers
         self.searched = 0
         self.left: list[str] = []
         self.pending: list[str] = []
@@ -94,7 +95,7 @@ class Search:
                 self.left.append(key)
             elif kind == "remembered" and name in self._sessions:
                 self.pending.append(f"memory:{name}")
-            elif kind == "graph" and _session_of_thread(name) in self._touched:
+            elif self._goes(kind, name):
                 self._threads.append(key)
         found: list[list[bytes | None] | Exception] = await asked(pipe.execute(raise_on_error=False))
         for record, values in zip(records, found, strict=True):
@@ -129,8 +130,39 @@ class Search:
         elif kind == "turn":
             of.turns.append(name)
 
+    def _goes(self, kind: str, name: str) -> bool:
+        """Whether this is a thread or a ledger of what is erased."""
+        if kind == "graph":
+            return _session_of_thread(name) in self._touched
+        scope, _, ledger = name.partition(":")
+        return kind == "spent" and self._pays(scope, ledger.partition(":")[2])
+
+    def _pays(self, scope: str, name: str) -> bool:
+        """Whether a budget or its ledger is of the user, of the tenant or one of its users, or of a session."""
+        whole = self._tenant if self._user is None else None
+        if scope == "session":
+            return name in self._sessions
+        if scope == "tenant":
+            return bool(name) and name == whole
+        tenant, _, user = name.rpartition("\x1f")
+        if scope != "user" or not name:
+            return False
+        return (
+            user == self._user and self._tenant in (None, tenant)
+            if self._user
+            else bool(tenant) and tenant == whole
+        )
+
+    async def _remove_budgets(self) -> None:
+        for scope in BUDGET_SCOPES:
+            names = await asked(self._cell.redis.hkeys(self._cell.keys.budgets(scope)))
+            doomed = [name for name in names if self._pays(scope, text_of(name))]
+            if doomed:
+                await asked(self._cell.redis.hdel(self._cell.keys.budgets(scope), *doomed))
+
     async def _look_for_remains(self) -> None:
-        """Of erased turns, of graphs that have run turns, and of copies outside this Redis."""
+        """Of budgets, of erased turns, of graphs that have run turns, and of copies outside this Redis."""
+        await self._remove_budgets()
         if self._threads:
             await asked(self._cell.redis.unlink(*self._threads))
         for turn in self._erased:

@@ -173,7 +173,7 @@ def ledger_of(scope: str, name: str, budget: Budget) -> str:
     """Return the ledger of a budget, '' for a budget of each turn, and of each session of another scope."""
     if budget.per in ("day", "month"):
         return f"{scope}:{budget.per}:{name}"
-    return f"session:{name}" if budget.per == scope == "session" else ""
+    return f"session::{name}" if budget.per == scope == "session" else ""
 
 
 async def read_ledger(cell: Cell, ledger: str, budget: Budget) -> BudgetState:

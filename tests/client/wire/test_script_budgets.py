@@ -96,7 +96,7 @@ async def test_stored_budgets_take_the_place_of_declared_ones(cell):
     assert await ask(cell, call("t1")) == Reserved(["tenant:day:acme"])
     assert await ask(cell, call("t2"), Payer("tenant", "b")) == Reserved(["tenant:month:b"])
     await write_budgets(cell, "tenant", "acme", [Budget(cost=9, per="session")])
-    assert await ask(cell, call("t3")) == Reserved(["session:s1"])
+    assert await ask(cell, call("t3")) == Reserved(["session::s1"])
     await write_budgets(cell, "tenant", "acme", [])
     assert await ask(cell, call("t4")) == Reserved([]), "none at all"
 
@@ -198,10 +198,10 @@ async def test_every_ledger_has_its_ttl(cell):
     await ask(cell, call(), Payer("tenant", "acme", tuple(per)))
     days = {
         name: await cell.redis.pttl(cell.keys.spent(name)) / 86_400_000
-        for name in ("turn:t1", "session:s1", "tenant:day:acme", "tenant:month:acme")
+        for name in ("turn:t1", "session::s1", "tenant:day:acme", "tenant:month:acme")
     }
     assert 39 < days["turn:t1"] <= 40
-    assert 30 < days["session:s1"] < 30.1
+    assert 30 < days["session::s1"] < 30.1
     assert 1 <= days["tenant:day:acme"] <= 2
     assert 28 <= days["tenant:month:acme"] <= 62
 
@@ -254,3 +254,12 @@ async def test_a_thousand_parallel_turns_exceed_a_dollar_by_one_call(cell, seed)
 
 def _form(answer):
     return answer._replace(ms=0) if isinstance(answer, Reached) else answer
+
+
+async def test_the_ledgers_of_sessions_are_apart_whatever_their_names(cell):
+    day, session = (Payer("session", "s1", (Budget(cost=1, per=per),)) for per in ("day", "session"))
+    first = await ask(cell, call("t1"), day)
+    second = await ask(cell, call("t2", session="day:s1"), session)
+    assert isinstance(first, Reserved)
+    assert isinstance(second, Reserved)
+    assert first.ledgers != second.ledgers

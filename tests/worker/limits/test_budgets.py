@@ -282,3 +282,39 @@ async def test_wrong_scopes_are_refused(redis_url):
             client.budgets("planet", "x")
         with pytest.raises(UsageError, match="tenant= is the tenant of a user"):
             client.budgets("session", "x", tenant="acme")
+
+
+@pytest.mark.parametrize(
+    ("erased", "stays"),
+    [
+        ({"user": "alice", "tenant": "acme"}, {"tenant:day:acme", "user:day:acme\x1fbob", "user:day:alice"}),
+        ({"user": "alice"}, {"tenant:day:acme", "user:day:acme\x1fbob"}),
+        ({"tenant": "acme"}, {"user:day:alice"}),
+        (
+            {"session": "s1"},
+            {"tenant:day:acme", "user:day:acme\x1fbob", "user:day:acme\x1falice", "user:day:alice"},
+        ),
+    ],
+)
+async def test_what_was_used_is_erased_with_its_user_or_tenant(redis_url, erased, stays):
+    answers = [costing(1) for _ in range(3)]
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        for scope in ("tenant", "user", "session"):
+            await client.budgets(scope, None).set([ONE])
+        await client.budgets("tenant", "acme").set([ONE])
+        await client.budgets("user", "alice", tenant="acme").set([ONE])
+        async with running_worker(redis_url, app_of(*answers)):
+            await run(client, "s1", tenant="acme", user="alice")
+            await run(client, "s2", tenant="acme", user="bob")
+            await run(client, "s3", user="alice")
+        found = await client.forget(**erased)
+        assert found.left == []
+        kept = {key.decode().removeprefix("ant:spent:") async for key in cell.redis.scan_iter("ant:spent:*")}
+        assert {name for name in kept if not name.startswith(("session", "turn"))} == stays
+        names = {
+            scope: {name.decode() for name in await cell.redis.hkeys(cell.keys.budgets(scope))}
+            for scope in ("tenant", "user")
+        }
+        assert ("acme" in names["tenant"]) == ("tenant:day:acme" in stays)
+        assert ("acme\x1falice" in names["user"]) == ("session" in erased)
+        assert all("" in known for known in names.values())

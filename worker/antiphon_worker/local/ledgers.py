@@ -155,7 +155,7 @@ def _add(ledger: Record, name: str, amount: int) -> None:
 
 def _ledger(turn: str, session: str, scope: str, name: str, budget: Budget) -> str:
     if budget.per in ("turn", "session"):
-        return f"turn:{turn}" if budget.per == "turn" else f"session:{session}"
+        return f"turn:{turn}" if budget.per == "turn" else f"session::{session}"
     return f"{scope}:{budget.per}:{name}"
 
 

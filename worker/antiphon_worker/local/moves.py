@@ -72,7 +72,7 @@ class Moves:
     def drop_session(self, session: Session) -> None:
         """Remove a session from memory."""
         del self.sessions[session.id]
-        self.spent.pop(f"session:{session.id}", None)
+        self.spent.pop(f"session::{session.id}", None)
         session.clear()
 
     def outside(self, session: Session) -> list[Turn]:

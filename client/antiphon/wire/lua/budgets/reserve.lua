@@ -49,7 +49,7 @@ end
 -- Open the ledger of a budget. Returns whether a later attempt of the turn has one open.
 local function open(scope, name, budget)
   local per = budget.per or 'day'
-  local ledger = per == 'turn' and 'turn:' .. turn or per == 'session' and 'session:' .. session
+  local ledger = per == 'turn' and 'turn:' .. turn or per == 'session' and 'session::' .. session
     or scope .. ':' .. per .. ':' .. name
   if not ledgers[ledger] then
     local one = read_ledger(ledger, per)

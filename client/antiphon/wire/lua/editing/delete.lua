@@ -48,7 +48,7 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
 end
 forget_schedules(session)
 unlearn(session, now_ms())
-redis.call('DEL', key_turns(session), key_spent('session:' .. session), key_spent('session:day:' .. session),
+redis.call('DEL', key_turns(session), key_spent('session::' .. session), key_spent('session:day:' .. session),
   key_spent('session:month:' .. session))
 redis.call('HDEL', key_quarantined(), session)
 local seq = redis.pcall('HGET', key_session(session), 'seq')
