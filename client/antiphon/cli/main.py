@@ -32,7 +32,7 @@ SECTIONS = {
     "Operation": {
         "top": ("top",),
         "explain": ("explain",),
-        "operation": ("workers", "agents", "queues", "failed", "requeue"),
+        "operation": ("workers", "agents", "queues", "cells", "failed", "requeue"),
         "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "event", "export", "forget"),
     },
     "Getting started": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -18,12 +19,14 @@ from antiphon.cli.arguments import (
     print_found,
     print_json,
     read_client,
+    redis_urls,
 )
 from antiphon.cli.terminal import ago, clock_time, printable
 from antiphon.client import AgentRevision, AsyncClient
 from antiphon.errors import AgentError
 from antiphon.input.ids import turn_id
-from antiphon.redis.deployment import list_queues, list_workers
+from antiphon.redis.cells import prefix_of
+from antiphon.redis.deployment import CellState, cell_states, list_queues, list_workers
 from antiphon.redis.failed import FILTERS, FailedFilter
 from antiphon.wire.lists.inspection import not_turns
 
@@ -191,6 +194,30 @@ def queues(argv: list[str]) -> int:
     if stranded and not options.json:
         print(printable(f"No worker serves {', '.join(stranded)}."), file=sys.stderr)
     return 1 if stranded else 0
+
+
+def cells(argv: list[str]) -> int:
+    """List the cells with their servers, sessions and load
+
+    On a Redis Cluster, a cell is listed with the node that has its slot now. Exit code 1 if a cell takes no turns.
+    """
+    parser = command_parser(cells)
+    options = _parsed(parser, argv)
+    found = asyncio.run(cell_states(redis_urls(options.redis_url), prefix_of(options.prefix)))
+    head = "cell, node, state, sessions, running, queued, oldest, workers, memory"
+    print_found(options, found, head, [_cell_row(one) for one in found], "")
+    return 0 if all(one.writable for one in found) else 1
+
+
+def _cell_row(one: CellState) -> list[object]:
+    oldest = max((queue.oldest_seconds or 0 for queue in one.queues), default=0)
+    return [
+        one.name, one.node or "-", "ready" if one.writable else "read-only" if one.up else "unreachable",
+        "-" if one.sessions is None else one.sessions, sum(queue.running for queue in one.queues),
+        sum(queue.queued for queue in one.queues), f"{oldest:.0f} s" if oldest else "-",
+        "-" if one.workers is None else len(one.workers),
+        "-" if one.memory is None else f"{one.memory[0] / 1e6:.0f} MB",
+    ]  # fmt: skip
 
 
 def _parsed(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

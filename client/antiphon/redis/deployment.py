@@ -16,6 +16,7 @@ from antiphon.redis.cells import open_cells
 from antiphon.redis.connections import Connections
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import node_of
 from antiphon.wire.errors import asked
 from antiphon.wire.lists.workers import (
     Counts,
@@ -110,16 +111,20 @@ async def overview(connections: Connections, limit: int = 200) -> Overview:
 class CellState(Struct):
     """One cell as its monitoring sees it. ``up`` is whether its Redis answers, ``writable`` whether it takes turns.
 
-    ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user may not read them.
+    ``node`` is the address of its Redis, on a cluster that of the node that has its slot, and ``sessions`` how many
+    sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
+    may not read them.
     """
 
     name: str
+    node: str = ""
     up: bool = False
     writable: bool = False
     memory: tuple[int, int] | None = None
     counts: Counts | None = None
     queues: list[QueueRow] = field(default_factory=list)
     workers: list[WorkerRow] | None = None
+    sessions: int | None = None
 
 
 async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
@@ -143,6 +148,8 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
             state.workers = await own_workers(cell, workers)
             state.counts = await counts(cell)
             state.memory = await memory_of(cell)
+            state.sessions = await asked(cell.redis.zcard(cell.keys.sessions))
+            state.node = node_of(cell.redis)
     return state
 
 

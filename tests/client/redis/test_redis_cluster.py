@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import json
+import sys
+from pathlib import Path
 
 import pytest
 from redis import Redis
+from support import forks
 from support.clusters import Cluster
 from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
@@ -17,6 +21,7 @@ from antiphon.redis.cells import open_cells
 from antiphon.wire.connection.cluster import tags
 from antiphon.wire.connection.open import cell_urls, open_redis
 
+COMMAND = str(Path(sys.executable).with_name("antiphon"))
 CELLS = 4
 SESSIONS = [f"s{number}" for number in range(8)]
 
@@ -182,3 +187,28 @@ async def test_a_cell_moves_key_by_key_and_pauses_in_the_meantime(cluster, tmp_p
             await turn.result(60)
             await (await ensemble.submit("s", "after it")).result(60)
         await ensemble.whole("s")
+
+
+@pytest.mark.lasting_keys("ant:*")
+async def test_cells_are_listed_with_their_nodes(server_kind):
+    with Cluster(server_kind, primaries=3) as cluster:
+        await check_the_list(cluster)
+
+
+async def check_the_list(cluster):
+    async with AsyncClient(cluster.url(CELLS)) as client:
+        for name in SESSIONS:
+            await client.submit(name, "Hi", agent="a")
+    found = forks.run([COMMAND, "cells", "--json", "--redis-url", cluster.url(CELLS)])
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert found.returncode == 0, found.stderr
+    assert [row["name"] for row in rows] == [f"cell-{number}" for number in range(CELLS)]
+    assert {row["node"] for row in rows} == {f"127.0.0.1:{node.port}" for node in cluster.nodes}
+    assert sum(row["sessions"] for row in rows) == len(SESSIONS)
+    cluster.nodes[0].kill()
+    table = forks.run([COMMAND, "cells", "--redis-url", cluster.url(CELLS, seeds=2)])
+    assert table.returncode == 1
+    lost = sum(row["node"].endswith(f":{cluster.nodes[0].port}") for row in rows)
+    assert lost > 0
+    assert table.stdout.count("unreachable") == lost
+    assert table.stdout.count("ready") == CELLS - lost

@@ -11,7 +11,7 @@ import asyncio
 import time
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis.asyncio.connection import parse_url
@@ -22,12 +22,14 @@ from redis.exceptions import (
     ClusterError,
     RedisClusterException,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.text import text_of
+
+if TYPE_CHECKING:
+    from redis.asyncio.cluster import NodesManager
 
 SCHEMES = ("redis+cluster", "rediss+cluster")
 ELSEWHERE = (AskError, TryAgainError, ClusterDownError)  # MOVED is a kind of ASK
@@ -85,6 +87,7 @@ class Topology:
         self.key = ""
         """Where the deployment stores its number of cells."""
         self._cells = cells
+        self._checked = False
         parts = urlsplit(url)
         credentials, at, hosts = parts.netloc.rpartition("@")
         query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in ("cells", "cell")])
@@ -132,14 +135,16 @@ class Topology:
             self.seeds[0], startup_nodes=nodes, require_full_coverage=False, protocol=2,
             socket_timeout=ASK_SECONDS, socket_connect_timeout=ASK_SECONDS,
         )  # fmt: skip
+        manager = cluster.nodes_manager  # the client itself would also need the node that has the first slots
         try:
             self._in_doubt = False
-            await cluster.initialize()
-            slots = cluster.nodes_manager.slots_cache
-            self._owners = {slot: (str(nodes[0].host), int(nodes[0].port)) for slot, nodes in slots.items()}
-            known = [(str(node.host), int(node.port)) for node in cluster.get_nodes()]
+            await manager.initialize()
+            self._owners = {
+                slot: (str(nodes[0].host), int(nodes[0].port)) for slot, nodes in manager.slots_cache.items()
+            }
+            known = [(str(node.host), int(node.port)) for node in manager.nodes_cache.values()]
             self._nodes = list(dict.fromkeys([*known, *self._nodes]))
-            await self._check_cells(cluster)
+            await self._check_cells(manager)
         except CellsDiffer:
             self.doubt()
             raise
@@ -147,19 +152,28 @@ class Topology:
             self.doubt()
             raise RedisConnectionError(f"no node of the cluster names the slots: {exc}") from exc
         finally:
-            await cluster.aclose()
+            await manager.aclose()
+            await manager.aclose("startup_nodes")
 
-    async def _check_cells(self, cluster: Any) -> None:
-        """Store the number of cells, unless it is known."""
+    async def _check_cells(self, manager: NodesManager) -> None:
+        """Compare the number of cells with the stored one, once; the first process stores it."""
+        if self._checked:
+            return
         try:
-            await cluster.set(self.key, self._cells, nx=True)
-            stored = text_of(await cluster.get(self.key))
-        except ResponseError:  # it is full or read-only, or its user may not: then another process checks
+            node: Any = manager.slots_cache[key_slot(self.key.encode())][0]
+            await node.execute_command("SET", self.key, self._cells, "NX")
+            stored = text_of(await node.execute_command("GET", self.key))
+        except (
+            LookupError,
+            RedisError,
+            OSError,
+        ):  # that node is away or full: the other cells work without it
             return
         if stored != str(self._cells):
             raise CellsDiffer(
                 f"The deployment was created with {stored} cells, not {self._cells}: write cells={stored} in its URL."
             )
+        self._checked = True
 
 
 class Place:

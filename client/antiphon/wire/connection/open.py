@@ -327,6 +327,14 @@ def name_of(redis: Redis) -> str:
     return f"{getattr(pool, 'service_name', '') or address}/{database_of(redis)}"
 
 
+def node_of(redis: Redis) -> str:
+    """Return the address of a client's server; on a cluster that of the node that has the cell's slot, if known."""
+    pool = redis.connection_pool
+    if isinstance(pool, CellPool):
+        return "{}:{}".format(*pool.place.owner) if pool.place.owner else ""
+    return name_of(redis).rpartition("/")[0]
+
+
 def keys_of(redis: Redis, prefix: str) -> Keys:
     """Return the keys of the cell to which a client leads."""
     pool = redis.connection_pool
