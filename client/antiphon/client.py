@@ -20,6 +20,7 @@ from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
+from antiphon.stores.words import Excerpt
 from antiphon.sync_client import Agents, Budgets, Client, Facts, Schedules, Webhooks
 from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.records import DEFAULT_QUEUE
@@ -27,7 +28,8 @@ from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [
     "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient", "AsyncFacts",
-    "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent",
+    "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts", "FailedTurn",
+    "FollowedEvent",
     "Forgotten", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission",
     "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
 ]  # fmt: skip

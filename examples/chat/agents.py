@@ -9,8 +9,8 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from antiphon import Agent, tool
-from antiphon_worker import App
+from antiphon import Agent, Message, tool
+from antiphon_worker import App, TitleModel
 
 PROVIDER = os.environ.get("CHAT_PROVIDER", "scripted")
 MODEL = os.environ.get("CHAT_MODEL", "any")
@@ -31,4 +31,15 @@ assistant = Agent(
     tools=[current_time],
     **PARAMS,
 )
-app = App(agents=[assistant])
+
+
+def first_words(messages: list[Message]) -> str:
+    """Name a chat without a model."""
+    return messages[0].text[:60]
+
+
+app = App(
+    agents=[assistant],
+    titles=first_words if PROVIDER == "scripted" else TitleModel(PROVIDER, MODEL),
+    search="ANTIPHON_ARCHIVE" in os.environ,
+)

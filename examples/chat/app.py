@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from antiphon import AsyncClient, AsyncSession, sse
+from antiphon.client import Excerpt
 from antiphon.errors import AgentError, NotFound, SessionBusy, UsageError, WrongTenant
 
 log = logging.getLogger("uvicorn.error")
@@ -25,11 +26,12 @@ log = logging.getLogger("uvicorn.error")
 AGENT = "assistant"
 PAGE = Path(__file__).with_name("page.html")
 REDIS = os.environ.get("ANTIPHON_REDIS_URL", "redis://localhost:6379/0")
+ARCHIVE = os.environ.get("ANTIPHON_ARCHIVE")
 
 
 @asynccontextmanager
 async def connected(app: FastAPI) -> AsyncGenerator[None]:
-    async with AsyncClient(REDIS) as app.state.client:
+    async with AsyncClient(REDIS, archive=ARCHIVE) as app.state.client:
         yield
 
 
@@ -62,7 +64,6 @@ class Said(BaseModel):
 
     text: str = Field(min_length=1)
     key: str
-    title: str | None = None
 
 
 class Titled(BaseModel):
@@ -76,12 +77,23 @@ def page() -> FileResponse:
 
 @app.get("/chats")
 async def chats(client: Client, user: User, search: str = "") -> Response:
-    """List the user's chats, the last used one first; with ``search`` those whose title has this text."""
+    """List the user's chats, the last used one first; with ``search`` those whose title or messages have this text."""
+    said = await said_in_chats(client, user, search) if ARCHIVE and search else {}
     found = [
-        {"id": one.session_id, "title": one.metadata.get("title", "Chat")}
+        {"id": one.session_id, "title": title, "said": said.get(one.session_id)}
         async for one in client.sessions(tenant=user, limit=1000)
+        if search.lower() in (title := one.metadata.get("title", "New chat")).lower()
+        or one.session_id in said
     ]
-    return encoded([one for one in found if search.lower() in one["title"].lower()][:50])
+    return encoded({"chats": found[:50], "in_messages": ARCHIVE is not None})
+
+
+async def said_in_chats(client: AsyncClient, user: str, text: str) -> dict[str, list[Excerpt]]:
+    """Return for each chat in which the words were said the best place, as parts of text."""
+    with suppress(UsageError):  # no words, or no worker has made an index yet
+        found = await client.search(text, tenant=user, limit=50)
+        return {hit.session_id: hit.excerpt for hit in reversed(found.hits)}
+    return {}
 
 
 @app.patch("/chats/{chat}")
@@ -119,8 +131,6 @@ async def events(chat: str, request: Request, client: Client, user: User, after:
 
 @app.post("/chats/{chat}/messages")
 async def send(said: Said, session: Chat) -> Response:
-    if said.title:  # of the first question: a change of a session waits for the turns before it
-        await session.set_metadata({"title": said.title})
     turn = await session.submit(said.text, key=said.key)
     return encoded({"turn": turn.id})
 

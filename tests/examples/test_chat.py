@@ -46,6 +46,19 @@ class User:
         assert answer["status_code"] == 200, answer
         return answer["turn"]
 
+    async def chats(self, search: str = "") -> list[dict[str, Any]]:
+        """The chats that the page lists."""
+        return (await self.http.get("/chats", params={"search": search})).json()["chats"]
+
+    async def finds(self, *expected: str) -> None:
+        """Wait until a search for the last argument lists chats with these titles."""
+        *titles, text = expected
+
+        async def so() -> bool:
+            return [one["title"] for one in await self.chats(text)] == titles
+
+        await wait_until_async(so, 20)
+
     async def shown(self) -> list[tuple[str, ...]]:
         """What the page shows after a reload: role and text of each message, and what is said of it below."""
         page = await self.call("GET", "/chats/c")
@@ -243,20 +256,21 @@ async def test_nobody_reads_or_changes_the_chat_of_another_user(chat):
         ):
             answer = await mallory.call(method, path, **body)
             assert (path, answer["status_code"], answer["code"]) == (path, 403, "wrong_tenant")
-        assert (await mallory.http.get("/chats")).json() == []
-        assert [one["id"] for one in (await alice.http.get("/chats")).json()] == ["c"]
+        assert await mallory.chats() == []
+        assert [one["id"] for one in await alice.chats()] == ["c"]
         assert len(await alice.shown()) == len(await shows_a_failure(alice))
 
 
-async def test_a_new_chat_is_empty_and_gets_a_title_with_its_first_question(chat):
+async def test_a_new_chat_is_empty_and_gets_a_title_with_its_first_answer(chat):
     async with browser(chat) as alice:
         page = await alice.call("GET", "/chats/c")
         assert page == {"status_code": 200, "cursor": 0, "messages": [], "turns": []}
-        await alice.call("POST", "/chats/c/messages", text="Hello", key="1", title="Hello")
-        assert (await alice.http.get("/chats")).json() == [{"id": "c", "title": "Hello"}]
+        await alice.send("Hello")
+        assert await alice.chats() == [{"id": "c", "title": "New chat", "said": None}]
         await alice.shows(("user", "Hello", "queued"))
         chat.start_worker()
         await alice.shows(("user", "Hello"), answers(("user", "Hello")))
+        await alice.finds("Hello", "")
         assert await alice.call("POST", "/chats/c/stop") == {"status_code": 200, "status": None}
 
 
@@ -264,14 +278,15 @@ async def test_a_chat_is_found_renamed_and_deleted(chat):
     chat.start_worker()
     async with browser(chat) as alice, browser(chat, "mallory") as mallory:
         for name, title in (("c", "Hello"), ("d", "Goodbye")):
-            await alice.call("POST", f"/chats/{name}/messages", text="Hi", key=name, title=title)
+            await alice.send("Hi", chat=name)
+            await alice.call("PATCH", f"/chats/{name}", title=title)
         await alice.call("PATCH", "/chats/d", title="Plans for May")
-        assert (await alice.http.get("/chats?search=PLANS")).json() == [{"id": "d", "title": "Plans for May"}]
-        assert (await alice.http.get("/chats?search=goodbye")).json() == []
-        assert (await mallory.http.get("/chats?search=plans")).json() == []
+        assert await alice.chats("PLANS") == [{"id": "d", "title": "Plans for May", "said": None}]
+        assert await alice.chats("goodbye") == []
+        assert await mallory.chats("plans") == []
         assert (await alice.call("PATCH", "/chats/d", title=""))["status_code"] == 422
         assert (await alice.call("DELETE", "/chats/d"))["deleted"]
-        assert [one["id"] for one in (await alice.http.get("/chats")).json()] == ["c"]
+        assert [one["id"] for one in await alice.chats()] == ["c"]
 
 
 async def test_the_assistant_answers_without_a_key(chat):
@@ -279,3 +294,20 @@ async def test_the_assistant_answers_without_a_key(chat):
     async with browser(chat) as alice:
         await alice.send("Hello")
         await alice.shows(("user", "Hello"), ("assistant", "You said: Hello"))
+
+
+async def test_a_user_finds_what_was_said_in_the_own_chats_where_there_is_a_search(
+    redis_url, processes, tmp_path
+):
+    chat = Chat(redis_url, processes, tmp_path, f"sqlite:///{tmp_path}/chat.db")
+    async with browser(chat) as alice, browser(chat, "mallory") as mallory:
+        assert (await alice.http.get("/chats")).json() == {"chats": [], "in_messages": True}
+        assert await alice.chats("kyoto") == []  # no worker has made an index yet
+        chat.start_worker()
+        await alice.send("Kyoto in May")
+        await alice.call("PATCH", "/chats/c", title="A trip")
+        await alice.finds("A trip", "may kyoto")
+        (found,) = await alice.chats("kyoto")
+        assert [part["text"] for part in found["said"] if part["match"]][:1] == ["Kyoto"]
+        assert await alice.chats("?!") == []
+        assert await mallory.chats("kyoto") == []

@@ -256,6 +256,33 @@ def test_chats_are_found_renamed_and_deleted_with_the_keyboard_alone(chat, open_
     wait_until(lambda: titles(tab) == [], 20)
 
 
+def test_what_was_said_is_found_with_the_keyboard_alone_on_each_screen(
+    redis_url, processes, tmp_path, open_tab, chat
+):
+    chat.archive(f"sqlite:///{tmp_path}/chat.db")
+    chat.restart_server()
+    chat.start_worker()
+    tab = open_tab()
+    tab.write("Kyoto in May")
+    wait_until(lambda: titles(tab) == ["Kyoto in May"], 20, "it has a title")
+    Keyboard(tab).reach("Rename Kyoto in May").press(Keys.ENTER).type(Keys.CONTROL + "a").type("A trip")
+    Keyboard(tab).reach("Rename").press(Keys.ENTER)
+    wait_until(lambda: titles(tab) == ["A trip"], 20)
+    for width, height, scheme in LOOKS:
+        with looking_like(tab.driver, width, height, scheme):
+            tab.driver.refresh()
+            wait_until(lambda: tab.find("#search").get_attribute("placeholder") == "Search chats", 20)
+            if width < 700:
+                Keyboard(tab).reach("Show the chats").press(Keys.ENTER)
+            Keyboard(tab).reach("Search the chats").type("kyoto")
+            wait_until(lambda: tab.driver.execute_script(MARKED) == ["Kyoto"], 20, "where it was said")
+            picture(tab, f"chat-search-{width}-{scheme}")
+            assert tab.driver.execute_script(PROBLEMS) == [], (width, scheme)
+
+
+MARKED = "return [...document.querySelectorAll('#chats mark')].map((one) => one.textContent)"
+
+
 def titles(tab: Tab) -> list[str]:
     return tab.driver.execute_script(
         "return [...document.querySelectorAll('#chats a')].map((one) => one.textContent)"

@@ -69,9 +69,16 @@ async def test_counts_are_of_all_sessions_and_a_key_of_some_counts_its_own(redis
         programs(api, secrets) as by,
     ):
         await some_of_each(ensemble, by["root"])
-        whole = {"sessions": 5, "running": 1, "suspended": 1, "failed": 1, "limit": None}
+        whole = {"sessions": 5, "running": 1, "suspended": 1, "failed": 1, "limit": None, "searchable": False}
         assert await by["root"].get("/counts") == whole
-        of_acme = {"sessions": None, "running": 1, "suspended": 1, "failed": 1, "limit": 1000}
+        of_acme = {
+            "sessions": None,
+            "running": 1,
+            "suspended": 1,
+            "failed": 1,
+            "limit": 1000,
+            "searchable": False,
+        }
         assert await by["acme"].get("/counts") == await by["root"].get("/counts?tenant=acme") == of_acme
         assert await by["one"].get("/counts") == {**of_acme, "running": 0, "failed": 0}
         assert (await by["acme"].get("/counts?tenant=other", 403))["code"] == "wrong_tenant"

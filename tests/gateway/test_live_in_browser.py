@@ -578,6 +578,68 @@ def test_the_search_and_the_counts_are_of_all_sessions_and_not_of_those_that_wer
     page.shows("#list-note", "None of these.")
 
 
+@pytest.fixture
+def searching(operation, redis_url, processes, tmp_path) -> Operation:
+    """An operation whose workers index what is said."""
+    archive = f"sqlite:///{tmp_path}/archive.db"
+    operation.gateway.kill()
+    operation.gateway, url = operation.start_gateway("--archive", archive)
+    operation.url = operation.page.url = url
+    worker = processes.worker(
+        redis_url, "--app", APP, env={**operation.stage.env, "ANTIPHON_ARCHIVE": archive}
+    )
+    worker.wait_for_output("takes turns")
+    return operation
+
+
+def test_the_search_finds_messages_with_the_keyboard_alone_on_each_screen(searching):
+    operation, page = searching, searching.page
+    operation.call("POST", "/sessions", {"session_id": "first", "metadata": {"title": "A trip"}})
+    for session in ("first", "second"):
+        operation.submit(session, f"Kyoto {HOSTILE} in May", tenant="acme" if session == "second" else None)
+    wait_until(lambda: len(operation.call("GET", "/search?text=kyoto")["hits"]) == 2, 20, "both are indexed")
+    for width, height, scheme in LOOKS:
+        with looking_like(page.driver, width, height, scheme):
+            page.open()
+            page.shows("#filters", "All 2")
+            assert not page.find("#found").is_displayed()
+            page.find("#search").send_keys("kyot")
+            page.shows("#list-note", "No session has “kyot”")
+            page.shows("#found", "In messages", "A trip", "second", HOSTILE[:20], "acme · support")
+            assert page.run(
+                "return [...document.querySelectorAll('#hits mark')].map((one) => one.innerText)"
+            )[0] == ("Kyoto")
+            picture(page, f"live-search-{width}-{scheme}")
+            assert page.run(PROBLEMS) == [], (width, scheme)
+            page.driver.switch_to.active_element.send_keys("\ue015")
+            page.driver.switch_to.active_element.send_keys("\ue010")
+            chosen = page.run("return document.activeElement.title")
+            page.driver.switch_to.active_element.send_keys("\ue007")
+            page.shows("#session-name", chosen)
+            page.shows("#turns", "Kyoto")
+    page.open()
+    page.find("#search").send_keys("osaka")
+    page.shows("#found", "No message has “osaka”.")
+    page.find("#search").send_keys("\ue009a\ue000!")
+    wait_until(lambda: not page.find("#found").is_displayed(), 20, "a sign is no word")
+
+
+def test_a_deployment_without_a_search_says_so_and_is_never_asked(operation):
+    page = operation.page
+    operation.call("POST", "/sessions", {"session_id": "s"})
+    page.open()
+    page.shows("#filters", "All 1")
+    for text in ("kyoto", "osaka"):
+        page.find("#search").clear()
+        page.find("#search").send_keys(text)
+        page.shows("#list-note", f"No session has “{text}”")
+        page.shows("#found", "Messages are not searched: that needs workers")
+    asked = (
+        "return performance.getEntriesByType('resource').filter((one) => one.name.includes('/search')).length"
+    )
+    assert page.run(asked) == 0
+
+
 def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of_the_filter(operation):
     page = operation.page
     operation.start_worker()

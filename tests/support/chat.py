@@ -20,16 +20,21 @@ CHAT = ROOT / "examples" / "chat"
 class Chat:
     """The web server, and the workers that a test starts and kills."""
 
-    def __init__(self, redis_url: str, processes: Processes, directory: Path) -> None:
+    def __init__(self, redis_url: str, processes: Processes, directory: Path, archive: str = "") -> None:
+        self.archive(archive)
         self.stage = Stage(directory / "stage")
         self._redis_url = redis_url
         self._processes = processes
         self.server, self.url = self._serve("0")
 
+    def archive(self, url: str) -> None:
+        """Let servers and workers that start from now on search what was said, in the database at this URL."""
+        self._archive = {"ANTIPHON_ARCHIVE": url} if url else {}
+
     def _serve(self, port: str) -> tuple[Process, str]:
         server = self._processes.python(
             "-m", "uvicorn", "app:app", "--app-dir", CHAT, "--port", port,
-            name="uvicorn", env={"ANTIPHON_REDIS_URL": self._redis_url},
+            name="uvicorn", env={"ANTIPHON_REDIS_URL": self._redis_url, **self._archive},
         )  # fmt: skip
         printed = server.wait_for_output("Uvicorn running on")
         return server, re.findall(r"running on (http://[\d.:]+)", printed)[0]
@@ -48,7 +53,9 @@ class Chat:
         return self._started("agents:app", {"PYTHONPATH": str(CHAT), **env})
 
     def _started(self, app: str, env: dict[str, str]) -> Process:
-        worker = self._processes.worker(self._redis_url, "--app", app, "--lease", "2", env=env)
+        worker = self._processes.worker(
+            self._redis_url, "--app", app, "--lease", "2", env={**env, **self._archive}
+        )
         worker.wait_for_output("takes turns")
         return worker
 
@@ -57,4 +64,6 @@ if "STAGE" in os.environ:  # a worker process
     app = App(
         agents=[Agent("stage", "any", name="assistant")],
         providers={"stage": StageModel(Stage(Path(os.environ["STAGE"])))},
+        titles=lambda messages: messages[0].text[:60],
+        search="ANTIPHON_ARCHIVE" in os.environ,
     )

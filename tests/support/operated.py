@@ -50,4 +50,4 @@ def make_app(
 
 
 if "STAGE" in os.environ:  # a worker process
-    app = make_app(Stage(Path(os.environ["STAGE"])))
+    app = make_app(Stage(Path(os.environ["STAGE"])), search="ANTIPHON_ARCHIVE" in os.environ)

@@ -185,6 +185,19 @@ class ArchiveReader:
         """Return up to ``count`` ids of sessions after ``after``, in order. Raises ``StoreUnavailable``."""
         return await self._asked(lambda store: store.page_of_sessions(after, count))
 
+    async def searchable(self) -> bool:
+        """Return whether there is an index that ``find`` reads. A store that fails has none."""
+
+        def indexed(store: SessionStore) -> bool:
+            index = store.turn_index()
+            return index is not None and index.exists()
+
+        try:
+            self._indexed = self._indexed or await self._asked(indexed)
+        except AgentError:
+            return False
+        return self._indexed
+
     async def find(
         self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
     ) -> list[IndexedTurn]:

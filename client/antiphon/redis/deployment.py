@@ -79,7 +79,9 @@ async def count_sessions(connections: Connections) -> SessionCounts:
     found = [await session_counts(cell) for cell in connections.cells]
     return SessionCounts(
         sum(one.sessions or 0 for one in found),
-        *(sum(getattr(one, name) for one in found) for name in ("running", "suspended", "failed")),
+        running=sum(one.running for one in found),
+        suspended=sum(one.suspended for one in found),
+        failed=sum(one.failed for one in found),
     )
 
 

@@ -97,6 +97,12 @@ def checked_search(text: str, given: SearchOptions) -> Search:
     )
 
 
+async def can_search(connections: Connections) -> bool:
+    """Return whether ``search_turns`` has an index to look in."""
+    archive = connections.archive
+    return archive is not None and not sealer_of().on and await archive.searchable()
+
+
 async def search_turns(connections: Connections, asked: Search) -> SearchPage:
     """Find turns. Those that were deleted or edited since they were indexed are left out.
 

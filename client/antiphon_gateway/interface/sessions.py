@@ -11,7 +11,7 @@ from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
 from antiphon.redis.deployment import count_sessions as counted
-from antiphon.redis.search import SEARCH_OPTIONS, SearchPage
+from antiphon.redis.search import SEARCH_OPTIONS, SearchPage, can_search
 from antiphon.session.async_session import AsyncSession
 from antiphon.wire.lists.workers import SessionCounts
 from antiphon_gateway.access.secret import opened, sealed
@@ -92,12 +92,16 @@ MOST_COUNTED = 1000
 async def count_sessions(call: Call[OfTenant, None]) -> SessionCounts:
     """Count sessions, and turns that run, are suspended or have failed in the last week
 
+    ``searchable`` is whether `GET /search` has an index to look in.
     For a tenant, or a key of some sessions, sessions with such turns are counted, at most 1,000 of each state.
     """
     tenant, caller = call.caller.tenant_for(call.query.tenant), call.caller
+    searchable = await can_search(call.client.connections)
     if tenant is None and caller.sessions is None and caller.session is None:
-        return await counted(call.client.connections)
-    found = SessionCounts(None, limit=MOST_COUNTED)
+        found = await counted(call.client.connections)
+        found.searchable = searchable
+        return found
+    found = SessionCounts(None, limit=MOST_COUNTED, searchable=searchable)
     for state in ("running", "suspended", "failed"):
         listed = call.client.sessions(tenant=tenant, state=state, children=True, limit=MOST_COUNTED)
         setattr(found, state, sum([caller.may_use(one.session_id) async for one in listed]))

@@ -135,6 +135,8 @@ async def test_a_gateway_searches_the_sessions_of_the_key_alone(redis_url, tmp_p
             async def sessions(name, question="text=needle"):
                 return {one["session_id"] for one in (await by[name].get(f"/search?{question}"))["hits"]}
 
+            assert (await by["root"].get("/counts"))["searchable"]
+            assert (await by["one"].get("/counts"))["searchable"]
             assert await sessions("root") == {"a", "b", "c"}
             assert await sessions("acme") == {"a", "b"}
             assert await sessions("one") == {"b"}

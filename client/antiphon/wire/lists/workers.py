@@ -261,7 +261,8 @@ async def counts(cell: Cell) -> Counts:
 class SessionCounts(Struct):
     """How many sessions there are, and how many turns run, are suspended, and have failed in the last week.
 
-    With a ``limit``, no more than so many were counted of each; ``sessions`` is then None.
+    With a ``limit``, no more than so many were counted of each; ``sessions`` is then None. ``searchable`` is whether
+    there is an index in which finished turns are found.
     """
 
     sessions: int | None = 0
@@ -269,6 +270,7 @@ class SessionCounts(Struct):
     suspended: int = 0
     failed: int = 0
     limit: int | None = None
+    searchable: bool = False
 
 
 async def session_counts(cell: Cell) -> SessionCounts:

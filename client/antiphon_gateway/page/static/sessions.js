@@ -1,5 +1,6 @@
 /** The list of sessions: what runs, what is suspended, what has failed; searched by the server, and read in pages. */
 
+import { MessageSearch } from "./messages.js";
 import { get } from "./reading/api.js";
 import { arrange, h, notify, press, say, show } from "./showing/dom.js";
 import { ago, count, many, statusWord } from "./showing/format.js";
@@ -14,8 +15,9 @@ const byId = (id) => document.getElementById(id);
 
 export class SessionList {
   #rows = new Map(); // by id, the most recently used one first
+  #titles = new Map(); // of all sessions that were read
   #waiting = new Set();
-  #counts = { sessions: null, running: null, suspended: null, failed: null, limit: null };
+  #counts = { sessions: null, running: null, suspended: null, failed: null, limit: null, searchable: false };
   #counted = 0;
   #cursor = null;
   #filter = "all";
@@ -33,6 +35,8 @@ export class SessionList {
     this.search.addEventListener("keydown", (event) => this.#typed(event));
     byId("list").addEventListener("keydown", (event) => this.#moved(event));
     byId("more").addEventListener("click", () => press(byId("more"), () => this.#readMore()));
+    this.messages = new MessageSearch((id) => this.#titles.get(id) ?? id);
+    byId("hits").addEventListener("keydown", (event) => this.#moved(event));
     this.filters = FILTERS.map(([name, word]) => this.#filterButton(name, word));
     byId("filters").append(...this.filters.map((one) => one.node));
   }
@@ -73,7 +77,8 @@ export class SessionList {
     this.#cursor = null;
     this.#read = 0;
     this.draw();
-    this.#readFirst(this.#asked).catch((problem) => notify(problem.message));
+    const asked = this.#asked;
+    this.#readFirst(asked).then(() => asked === this.#asked && this.messages.ask(this.#text, this.#counts.searchable)).catch((problem) => notify(problem.message));
   }
 
   async #readFirst(asked) {
@@ -111,6 +116,7 @@ export class SessionList {
     show(note, this.#read > 0 && shown.length === 0);
     const searched = this.#cursor === null ? "No session has" : "None of the sessions searched so far has";
     say(note, this.#text ? `${searched} “${this.#text}”. Enter opens the session of this id.` : this.#filter === "all" ? "There are no sessions yet." : "None of these.");
+    for (const row of this.#rows.values()) if (titleOf(row)) this.#titles.set(row.session_id, titleOf(row));
     const open = this.#rows.get(this.#open);
     if (open) this.ondescribe(open);
   }
@@ -158,7 +164,7 @@ export class SessionList {
   /** The arrow keys move through the list. */
   #moved(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    const links = [...byId("list").querySelectorAll("a")];
+    const links = this.#links();
     const place = links.indexOf(document.activeElement);
     if (event.key === "Home") this.#focus(0, event);
     else if (event.key === "End") this.#focus(links.length - 1, event);
@@ -166,8 +172,10 @@ export class SessionList {
     else if (step) this.#focus(place + step, event);
   }
 
+  #links = () => [...document.querySelectorAll("#list a, #hits a")];
+
   #focus(place, event) {
-    const link = byId("list").querySelectorAll("a")[place];
+    const link = this.#links()[place];
     if (!link) return;
     event.preventDefault();
     link.focus();

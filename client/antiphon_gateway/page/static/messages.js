@@ -1,0 +1,68 @@
+/** What the search field finds in messages, where the deployment has a search: below the sessions that fit. */
+
+import { get } from "./reading/api.js";
+import { arrange, h, press, say, show } from "./showing/dom.js";
+import { ago } from "./showing/format.js";
+
+const PAGE = 10;
+const WITHOUT = "Messages are not searched: that needs workers with App(search=True), and a gateway with their --archive.";
+const A_WORD = /[\p{L}\p{N}]/u;
+const byId = (id) => document.getElementById(id);
+
+export class MessageSearch {
+  #hits = [];
+  #cursor = null;
+  #text = "";
+
+  /** `nameOf(id)` is how the list shows a session. */
+  constructor(nameOf) {
+    this.nameOf = nameOf;
+    byId("more-found").addEventListener("click", () => press(byId("more-found"), () => this.#readMore()));
+  }
+
+  /** Search for another text, if the deployment has a search. Throws `AntiphonError`. */
+  async ask(text, searchable) {
+    Object.assign(this, { searchable });
+    this.#text = A_WORD.test(text) ? text : "";
+    this.#hits = [];
+    this.#cursor = null;
+    this.draw();
+    if (this.#text && searchable) await this.#readMore();
+  }
+
+  async #readMore() {
+    const asked = this.#text;
+    const page = await get("/search", { text: asked, limit: PAGE, ...(this.#cursor ? { cursor: this.#cursor } : {}) });
+    if (asked !== this.#text) return;
+    this.#hits.push(...page.hits);
+    this.#cursor = page.cursor ?? null;
+    this.draw();
+  }
+
+  draw() {
+    show(byId("found"), Boolean(this.#text));
+    arrange(byId("hits"), this.#hits, (hit) => `${hit.session_id} ${hit.turn_id}`, () => new Hit(this.nameOf));
+    show(byId("more-found"), this.#cursor !== null);
+    show(byId("found-note"), !this.#hits.length);
+    say(byId("found-note"), !this.searchable ? WITHOUT : `No message has “${this.#text}”.`);
+  }
+}
+
+class Hit {
+  constructor(nameOf) {
+    this.nameOf = nameOf;
+    this.name = h("span", { class: "name" });
+    this.meta = h("span", { class: "meta" });
+    this.text = h("span", { class: "excerpt" });
+    this.link = h("a", {}, this.name, this.text, this.meta);
+    this.node = h("li", {}, this.link);
+  }
+
+  update(hit) {
+    this.link.href = `#/sessions/${encodeURIComponent(hit.session_id)}`;
+    this.link.title = hit.session_id;
+    say(this.name, this.nameOf(hit.session_id));
+    say(this.meta, [hit.tenant, hit.agent, hit.created && ago(hit.created)].filter(Boolean).join(" · "));
+    if (!this.text.hasChildNodes()) this.text.append(...hit.excerpt.map((part) => (part.match ? h("mark", {}, part.text) : part.text)));
+  }
+}
