@@ -89,8 +89,8 @@ class SessionSnapshot(msgspec.Struct):
 class AsyncClient:
     """Submits turns to workers and follows sessions. It connects to Redis on first use.
 
-    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. ``prefix`` is the first part of the keys, by
-    default ``ANTIPHON_PREFIX`` or ``ant``, and ``queue`` the default queue of turns. With the workers' ``archive``, a
+    ``redis`` is a URL, a list of URLs (cells) or a redis-py client; by default ``ANTIPHON_REDIS_URL``. ``prefix`` is
+    the first part of the keys, by default ``ANTIPHON_PREFIX`` or ``ant``, and ``queue`` the default queue of turns. With the workers' ``archive``, a
     store or its URL, archived sessions are read whole before their next turn, and listed. ``max_connections``,
     ``timeout_seconds`` and ``retries`` apply to the connections to each server.
 
@@ -104,7 +104,7 @@ class AsyncClient:
     'You said: Hello'
     """
 
-    def __init__(self, redis: Any, **options: Unpack[ConnectionOptions]) -> None:
+    def __init__(self, redis: Any = None, **options: Unpack[ConnectionOptions]) -> None:
         self.connections = Connections(redis, **options)
 
     async def __aenter__(self) -> Self:

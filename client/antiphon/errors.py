@@ -689,3 +689,11 @@ class NotEncrypted(SealBroken):
     """A value is not encrypted although this process has keys: it was forged, or written by a process without keys."""
 
     code = "not_encrypted"
+
+
+def _codes(kind: type[AgentError]) -> set[str]:
+    return {str(kind.code), *(code for one in kind.__subclasses__() for code in _codes(one))}
+
+
+CODES = sorted(_codes(AgentError) | USER_MESSAGES.keys() | {"internal_error", "turn_function"})
+"""All codes that turns, calls and gateways may have, beside those of an application's own errors."""

@@ -58,6 +58,8 @@ def serve(argv: list[str]) -> int:
     urls = redis_urls(options.redis_url)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
         client = AsyncClient(urls, prefix=options.prefix, archive=settings.archive or None)
+        if client.connections.archive is not None:
+            client.connections.archive.open()
         runner.run(_serve(settings, client, urls, prefix_of(options.prefix)))
     return 0
 

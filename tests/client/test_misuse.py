@@ -12,6 +12,7 @@ from antiphon.cli.main import main
 from antiphon.errors import AgentError
 from antiphon.model import Image
 from antiphon.stores import SQLiteStore
+from antiphon_worker import TitleModel
 from antiphon_worker.app import App
 from antiphon_worker.inline_agents import Allow
 
@@ -64,6 +65,11 @@ approve nosuch                                 | Unknown turn 'nosuch'
 reject nosuch                                  | Unknown turn 'nosuch'
 tool-result nosuch --result 1                  | Unknown turn 'nosuch'
 failed --since yesterday                       | use 30m, 2h, 7d
+failed --code nosuch                           | No turn has the code 'nosuch': the codes are already_decided,
+failed --code provider_rejekted                | did you mean 'provider_rejected'?
+failed --limit none                            | 'none' is not a number above 0
+failed --since 2h --until soon                 | use 30m, 2h, 7d
+requeue --code nosuch                          | No turn has the code 'nosuch'
 failed list                                    | Unrecognized arguments: list
 requeue                                        | or select them with a filter or --all
 requeue nosuch                                 | nosuch
@@ -81,6 +87,20 @@ docs nosuch                                    | `antiphon docs` lists the pages
 completion fish                                | choose from 'bash'
 serve --port 99999                             | must be a port from 1 to 65535
 serve --port http                              | 'http' is not a whole number
+serve --archive nowhere                        | --archive must be sqlite:///
+serve --archive sqlite:///no/such/place.db     | whose directory does not exist: create it
+search tea                                     | --archive
+search ''                                      | must have a word
+forget --user ''                               | A user must have 1 to 200 bytes
+forget                                         | Pass --session, --tenant or --user: what is to be forgotten
+forget --session s --user u                    | Pass --session or --user, not both
+export                                         | Pass --session
+top --interval never                           | from 0.1 to 3600
+limits ''                                      | A tenant must have 1 to 200 bytes
+turns                                          | session. Run `antiphon turns --help`
+sessions --state gone                          | choose from 'delayed'
+worker --archive ftp://x                       | must be sqlite:///
+init /proc/x                                   | Cannot write
 serve --host 0.0.0.0                           | ANTIPHON_GATEWAY_KEYS
 serve --drain soon                             | is not a duration like 30, 30s
 serve --log-level loud                         | debug, info, warning or error
@@ -151,6 +171,26 @@ client.turn("nosuch").result()                 | Unknown turn 'nosuch'
 client.turn("no such")                         | A turn id must be
 list(client.sessions(limit=-1))                | a positive whole number
 list(client.sessions(cursor="x"))              | must be the cursor of a list of sessions
+Client()                                       | or set ANTIPHON_REDIS_URL
+Client(None)                                   | Pass the URL of Redis
+Client("")                                     | such as "redis://localhost:6379/0"
+App(titles="gpt-4o-mini")                      | must be a TitleModel(provider, model)
+App(titles=TitleModel("nosuch", "x"))          | no provider 'nosuch'
+App(search="yes")                              | must be True or False
+TitleModel("openai", None)                     | model= must be a name
+client.search("")                              | must have a word
+client.search("tea", limit=0)                  | a whole number from 1
+client.search("tea")                           | pass archive= to the client
+client.forget()                                | session=
+client.session("s").set_metadata("title")      | must be a dictionary
+client.session("s").set_metadata({"a": object()}) | cannot be written as JSON
+client.session("s").add_message("hi", "there") | Message
+client.submit("s", "hi", agent="a", user="")   | A user
+client.submit("s", "hi", agent="a", ttl=-1)    | a positive number of seconds
+client.submit("s", "hi", agent="a", metadata=[1]) | must be a dictionary
+client.submit("s", "hi", agent="a", caller_tools=["f"]) | 'f'
+client.schedules("s").set("n", "hi", every=0)  | every=
+client.webhooks().set("w", "example.com")      | https://
 Client("localhost:6379")                       | must begin with redis://
 Client([])                                     | pass a URL
 App(agents=agent)                              | must be a list, not Agent
@@ -190,7 +230,7 @@ def test_a_misused_command_is_answered_with_one_sentence(
 
 
 @pytest.mark.parametrize(("call", "says"), misuses(CALLS))
-def test_a_misused_call_is_answered_with_one_sentence(call, says, redis_url):
+def test_a_misused_call_is_answered_with_one_sentence(call, says, redis_url, monkeypatch):
     known = {
         "Agent": Agent,
         "App": App,
@@ -198,7 +238,9 @@ def test_a_misused_call_is_answered_with_one_sentence(call, says, redis_url):
         "Client": Client,
         "Image": Image,
         "SQLiteStore": SQLiteStore,
+        "TitleModel": TitleModel,
     }
+    monkeypatch.delenv("ANTIPHON_REDIS_URL", raising=False)
     with Client(redis_url) as client, pytest.raises(AgentError) as caught:
         eval(call, known | {"agent": Agent("scripted", "any"), "client": client, "tool": tool})
     assert says in caught.value.message

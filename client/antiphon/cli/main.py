@@ -74,9 +74,11 @@ def _in_flags(message: str, arguments: Sequence[str]) -> str:
     """Name options as the command line does: those that were given, and those that the message advises."""
     flags = [one.partition("=")[0] for one in arguments if one.startswith("--")]
     for flag in flags:
-        message = re.sub(rf"(?<![\w(.]){re.escape(flag[2:].replace('-', '_'))}= ?", f"{flag} ", message)
+        name = re.escape(flag[2:].replace("-", "_"))
+        message = re.sub(rf"(?<![\w(.]){name}=(?=[:,;.])", flag, message)
+        message = re.sub(rf"(?<![\w(.]){name}= ?", f"{flag} ", message)
     message = re.sub(
-        r"(?<![\w(])(\w+)=(…|True|(?=[:,;.]))", lambda found: "--" + found[1].replace("_", "-"), message
+        r"(?<![\w(])(\w+)=(…|True|(?=[:,;.]| or ))", lambda found: "--" + found[1].replace("_", "-"), message
     )
     message = re.sub(r"(?<![\w(.])(\w+)= ", r"\1 ", message)
     return message.replace(" or a timedelta", "").replace(" None,", " none,")

@@ -7,6 +7,7 @@ import asyncio
 import re
 import sys
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from antiphon.cli.arguments import (
@@ -23,7 +24,7 @@ from antiphon.cli.arguments import (
 )
 from antiphon.cli.terminal import ago, clock_time, printable
 from antiphon.client import AgentRevision, AsyncClient
-from antiphon.errors import AgentError
+from antiphon.errors import CODES, AgentError
 from antiphon.input.ids import turn_id
 from antiphon.redis.cells import prefix_of
 from antiphon.redis.deployment import CellState, cell_states, list_queues, list_workers
@@ -44,6 +45,8 @@ def failed(argv: list[str]) -> int:
     _add_filter(parser)
     options = parser.parse_args(argv)
     turns = read_client(options, lambda client: _failed(client, options.limit, _filter(options)))
+    if not turns:
+        _check_code(parser, options.code)
     rows = [
         [
             one.turn_id,
@@ -87,6 +90,8 @@ def requeue(argv: list[str]) -> int:
         parser.error("name the turns, or select them with a filter or --all")
     known = [turn_id(one) for one in options.turn]
     told = read_client(options, lambda client: client.requeue_many(known or None, **which))
+    if not told:
+        _check_code(parser, options.code)
     refused = [one for one in told if isinstance(one, AgentError)]
     for number, one in enumerate(told):
         name = known[number] if known else one.turn_id if isinstance(one, AgentError) else one.id
@@ -98,6 +103,15 @@ def requeue(argv: list[str]) -> int:
     if refused and not options.json:
         raise refused[0]
     return 1 if refused else 0
+
+
+def _check_code(parser: argparse.ArgumentParser, code: str | None) -> None:
+    """Refuse a code that no release writes and no turn has. Turns may have codes of an application's own errors."""
+    if code is None or code in CODES:
+        return
+    near = get_close_matches(code, CODES, 1)
+    advice = f"did you mean {near[0]!r}? The codes are" if near else "the codes are"
+    parser.error(f"no turn has the code {code!r}: {advice} {', '.join(CODES)}")
 
 
 def _add_filter(parser: argparse.ArgumentParser) -> None:

@@ -177,6 +177,10 @@ class ArchiveReader:
         self._indexed = False  # once it is known that there is an index
         self._threads = Threads(limit=16)
 
+    def open(self) -> None:
+        """Open the store now instead of on first use. Raises ``SettingsError`` if its URL is not valid."""
+        self._opened()
+
     async def load(self, session: str) -> dict[str, Any] | None:
         """Return the copy of a session. Raises ``StoreUnavailable``, and ``CorruptRecord`` if it cannot be read."""
         return await self._asked(lambda store: SealedStore(store).load(session))

@@ -20,6 +20,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import cell_urls, open_like, open_redis
 from antiphon.wire.keys import PREFIX
 
+URL_VARIABLE = "ANTIPHON_REDIS_URL"
 PREFIX_VARIABLE = "ANTIPHON_PREFIX"
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -103,8 +104,16 @@ class Cells:
 
 
 def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:
-    """Make cells from a URL, a list of URLs or a redis-py client, without connecting."""
+    """Make cells from a URL, a list of URLs or a redis-py client, without connecting.
+
+    Without them, from ``ANTIPHON_REDIS_URL``. Raises ``SettingsError`` if there is none.
+    """
     first = prefix_of(prefix)
+    redis = os.environ.get(URL_VARIABLE) if redis is None else redis
+    if redis is None or redis == "":
+        raise SettingsError(
+            f'Pass the URL of Redis, such as "redis://localhost:6379/0", or set {URL_VARIABLE}.'
+        )
     given = redis if isinstance(redis, list | tuple) else [redis]
     places = [one for place in given for one in (cell_urls(place) if isinstance(place, str) else [place])]
     opened = [
