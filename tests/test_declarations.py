@@ -131,7 +131,7 @@ def test_an_option_and_an_operation_are_added_in_three_files(tmp_path):
     assert "Paint a session" in told
     docs, node = tmp_path / "docs", tmp_path / "client/node/src"
     assert "| `POST /sessions/{session}/paint` | write | Paint a session |" in (docs / "http.md").read_text()
-    assert "| `colour` | the colour of the answer |" in (docs / "sessions.md").read_text()
+    assert "| `colour` | the colour of the answer |" in (docs / "options.md").read_text()
     assert (
         "paint_session: { asked: { session: string } & Cancel; answer: Painted }"
         in (node / "types.d.ts").read_text()
