@@ -33,7 +33,7 @@ import { jobData, submitCommand } from "./submission.js";
 const TERMINAL = new Set(["finished", "failed", "cancelled"]);
 const FIELDS = [
   "status", "session", "run", "attempt", "queued_seq", "first_seq", "last_seq", "ended_at", "response", "error_code",
-  "error", "service", "steered_into", "deleted",
+  "error", "service", "steered_into", "deleted", "tenant", "created",
 ];
 const JOB_FIELDS = ["status", "exc_info"];
 const FIRST_LOOK_MS = 20;
@@ -254,16 +254,36 @@ export class RedisTurn {
   /** The turn as it stands in Redis; undefined while its job waits. @param {AbortSignal} [signal] @returns {Promise<TurnRecord | undefined>} */
   async #record(signal) {
     const { connection, keys } = this.#cell;
-    const [values, job] = await connection.transaction(
-      [["HMGET", keys.turn(this.id), ...FIELDS], ["HMGET", keys.job(this.id), ...JOB_FIELDS]],
+    const [values, job, erasing] = await connection.transaction(
+      [["HMGET", keys.turn(this.id), ...FIELDS], ["HMGET", keys.job(this.id), ...JOB_FIELDS], ["EXISTS", keys.erasing]],
       signal,
     );
-    return recordOf(this.id, named(FIELDS, values), named(JOB_FIELDS, job));
+    const record = recordOf(this.id, named(FIELDS, values), named(JOB_FIELDS, job));
+    if (record && Number(erasing)) await this.#refuseErased(record, signal);
+    return record;
+  }
+
+  /** Refuse a turn of a deleted session that a worker has still to erase. @param {TurnRecord} record @param {AbortSignal} [signal] */
+  async #refuseErased({ session, fields }, signal) {
+    const { connection, keys } = this.#cell;
+    const [marks, deleted, listed] = await connection.transaction(
+      [
+        ["HMGET", keys.erasing, session, `${session}\x1f${fields.tenant}`],
+        ["HGET", keys.turn(this.id), "deleted"],
+        ["LPOS", keys.turns(session), this.id],
+      ],
+      signal,
+    );
+    const before = number(fields.created) < Math.max(...marks.map(number));
+    if (deleted || (before && listed === null)) throw deletedTurn(this.id);
   }
 }
 
 /** @param {string[]} names @param {(string | null)[]} values @returns {Record<string, string>} */
 const named = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place] ?? ""]));
+
+/** @param {string} id */
+const deletedTurn = (id) => new NotFound("The turn was deleted with its session.", { code: "turn_deleted", turnId: id });
 
 /**
  * What the record of a turn and its job say; undefined while the job waits. Throws `Refused` and `NotFound`.
@@ -274,7 +294,7 @@ const named = (names, values) => Object.fromEntries(names.map((name, place) => [
  * @returns {TurnRecord | undefined}
  */
 export function recordOf(id, fields, job) {
-  if (fields.deleted) throw new NotFound("The turn was deleted with its session.", { code: "turn_deleted", turnId: id });
+  if (fields.deleted) throw deletedTurn(id);
   if (fields.status) return { status: /** @type {Status} */ (fields.status), session: fields.session ?? "", fields };
   if (!job.status) throw new NotFound("The turn does not exist or has expired.", { code: "turn_not_found", turnId: id });
   if (job.status === "failed") throw new Refused(job.exc_info || "The workers refused the job.", { code: "refused", turnId: id });

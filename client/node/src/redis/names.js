@@ -10,6 +10,7 @@ export const keysOf = (prefix = "ant") => ({
   events: (/** @type {string} */ id) => `${prefix}:events:${id}`,
   turns: (/** @type {string} */ id) => `${prefix}:turns:${id}`,
   turn: (/** @type {string} */ id) => `${prefix}:turn:${id}`,
+  erasing: `${prefix}:erasing`,
   bell: (/** @type {string} */ queue) => `${prefix}:bell:${queue}`,
   live: (/** @type {number} */ database, /** @type {string} */ id) => `${prefix}:live:${database}:${id}`,
   job: (/** @type {string} */ id) => `rq:job:${id}`,

@@ -147,6 +147,15 @@ for (const [name, { open, close }] of Object.entries(LIBRARIES)) {
       await assert.rejects(client.submit("a\nb", "Hello"), UsageError);
     });
 
+    test("a turn of a deleted session is not read before a worker has erased it", async () => {
+      const id = newSession();
+      const turn = await client.submit(id, "Hello", { agent });
+      await turn.result();
+      await stand.ask("end_session", { session: id, how: "gone" }); // its deletion does not find the turn
+      await stand.ask("delete", { session: id });
+      await assert.rejects(client.turn(turn.id).result(), (error) => error instanceof NotFound && error.code === "turn_deleted");
+    });
+
     test("a session that was deleted and begun anew is a gap", async () => {
       const id = newSession();
       const turn = await client.submit(id, "one words:20", { agent });

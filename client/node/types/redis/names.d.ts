@@ -8,6 +8,7 @@ export declare const keysOf: (prefix?: string) => {
     events: (/** @type {string} */ id: string) => string;
     turns: (/** @type {string} */ id: string) => string;
     turn: (/** @type {string} */ id: string) => string;
+    erasing: string;
     bell: (/** @type {string} */ queue: string) => string;
     live: (/** @type {number} */ database: number, /** @type {string} */ id: string) => string;
     job: (/** @type {string} */ id: string) => string;
