@@ -37,6 +37,7 @@ PLAIN = {
     "event": b'{"seq":1,"at":2,"type":"text_delta","session_id":"s","turn_id":"t","run":1,"text":"Forged!"}',
     "call": b'{"call_id":"c","name":"pay","kind":"approval"}',
     "decision": b'{"call_id":"c","kind":"approve","at":1}',
+    "titled": b'{"turn_id":"t","title":"Forged!"}',
     "run": b'{"run":1,"status":"failed","code":"","error":"","response":{"text":"Forged!"},"journal":null}',
     "summary": b"3:Forged!",
     "input": b'[{"role":"user","parts":[]}]',
