@@ -132,7 +132,7 @@ class Message(Struct, omit_defaults=True):
         >>> Message.assistant([Text("It is "), Text("Paris.")]).text
         'It is Paris.'
         """
-        return "".join(part.text for part in self.parts if isinstance(part, Text))
+        return "".join([part.text for part in self.parts if isinstance(part, Text)])
 
     @property
     def tool_calls(self) -> list[ToolCall]:
