@@ -118,6 +118,8 @@ class Budgets:
         """
         if self._stored is None:
             await patiently(attempt.lease, self.look)
+        if not self._stored and not own:
+            return provider
         payers = self._payers(agent, own, attempt)
         if not payers or isinstance(provider, TurnFunction):
             return provider
