@@ -17,6 +17,7 @@ from antiphon.input.request import AgentSpec, OutputSpec, TurnRequest, check_req
 from antiphon.model import Item, Message
 from antiphon.session.opening import opening_of
 from antiphon.tools import Context
+from antiphon.wire.records import NewTurn
 from antiphon_worker.loop.steps import plain_variables
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -121,7 +122,7 @@ async def test_a_worker_holds_turns_to_the_limits_that_came_around_the_client(
     payload = request_.to_json()
     async with AsyncClient(redis_url) as client, running_worker(redis_url, turn_timeout=0.5):
         digest = hashlib.sha256(payload).hexdigest()
-        await client.connections.cell_of_session("s").submit("s", "raw", payload, digest=digest)
+        await client.connections.cell_of_session("s").submit(NewTurn("s", "raw", payload, digest=digest))
         with pytest.raises((LimitReached, TurnFailed)) as failed:
             await (await client.turn("raw")).result(60)
         assert (failed.value.code, getattr(failed.value, "limit", None)) == (code, limit)

@@ -56,6 +56,9 @@ class MemoryJournal:
         self.appends.append((list(entries), list(events)))
         self.entries.extend(entries)
 
+    async def now(self):
+        return 0
+
     async def checkpoint(self):
         self.checkpoints += 1
 
@@ -252,6 +255,9 @@ async def test_a_stop_signal_at_a_checkpoint_passes_through_and_no_tool_has_star
         pass
 
     class Stopping(MemoryJournal):
+        async def now(self):
+            return 0
+
         async def checkpoint(self):
             await super().checkpoint()
             if self.checkpoints == 2:

@@ -56,6 +56,9 @@ class MachineJournal:
         self.machine.stored += [encode_entry(entry) for entry in entries]
         self.machine.operation()  # dies before it is told so
 
+    async def now(self):
+        return 0
+
     async def checkpoint(self):
         self.machine.operation()
 

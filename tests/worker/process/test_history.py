@@ -25,6 +25,9 @@ def said(turn: int) -> list[bytes]:
 class NoLease:
     entries = ()
 
+    async def now(self):
+        return 0
+
     async def checkpoint(self) -> None:
         """Nobody asks this turn to stop."""
 

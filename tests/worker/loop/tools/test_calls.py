@@ -39,6 +39,9 @@ class Events:
         self.entries += entries
         self.all += events
 
+    async def now(self):
+        return 0
+
     async def checkpoint(self):
         pass
 
