@@ -33,7 +33,7 @@ NUMBER = 500
 # From the bytes of a chunk to a delta in the sink.
 MOST_INSTRUCTIONS_A_CHUNK = 220
 # The same from where the loop hands over what it has read.
-MOST_INSTRUCTIONS_FROM_THE_SOCKET = 300
+MOST_INSTRUCTIONS_FROM_THE_SOCKET = 301
 # What stays until the turn ends (its text), and what is there at the most meanwhile.
 MOST_BLOCKS_A_CHUNK = 1.5
 MOST_BYTES_A_CHUNK = 230.0

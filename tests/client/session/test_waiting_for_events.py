@@ -83,12 +83,12 @@ def test_an_event_of_another_tenant_is_not_received(order):
 
 
 def test_a_tool_may_wait_for_one_event_after_another(order):
-    @tool
-    async def votes(context: Context) -> str:
+    @tool(name="order")
+    async def order_votes(context: Context) -> str:
         """Count votes."""
         return "".join([await context.wait_for_event("vote", timeout=timedelta(hours=1)) for _ in range(3)])
 
-    session = order.session(votes)
+    session = order.session(order_votes)
     turn = session.submit("Go")
     waiting(turn)
     for vote in ("a", "b", "b", "c"):
