@@ -411,12 +411,16 @@ class World:
 
     def append_step(self, turn: ClaimedTurn, length: int, entries: Sequence[bytes], mark: int) -> str:
         bodies, usage = [self._body("step_finished", turn, mark)], used(turn, length + len(entries))
+        answering = ("", "", str(length + 1), "0")[
+            mark % 4
+        ]  # some answers go on in the background, others no longer do
         try:
             answer = run(
                 self.cell.append_step(
-                    turn, length=length, step=length + 1, entries=entries, bodies=bodies, usage=encode(usage)
+                    turn, length=length, step=length + 1, entries=entries, bodies=bodies, usage=encode(usage),
+                    answering=answering,
                 )
-            )
+            )  # fmt: skip
         except CorruptRecord:
             answer = "CONFLICT"
         return self.did(f"append_step {turn.turn_id}/{turn.fence} at {length} {list(entries)}", answer)

@@ -144,6 +144,7 @@ class ModelParams(TypedDict, total=False):
     reasoning: str | int | bool | Mapping[str, Any] | None
     thinking: Mapping[str, Any] | None
     verbosity: str | None
+    background: bool | None
     prompt_cache: bool | None
     cache_control: Mapping[str, Any] | Literal[False] | None
     service_tier: str | None

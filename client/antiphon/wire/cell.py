@@ -186,7 +186,7 @@ class Cell:
 
     async def append_step(
         self, turn: ClaimedTurn, *, length: int, step: int, entries: Sequence[bytes], bodies: Sequence[bytes],
-        usage: bytes = b"",
+        usage: bytes = b"", answering: str = "",
     ) -> str:  # fmt: skip
         """Append to the journal and publish. Returns '', a stop word, ``STEER`` or ``SUPERSEDED``.
 
@@ -194,7 +194,7 @@ class Cell:
         """
         own = turn.session_id, turn.turn_id, turn.fence
         answer = await self.run(
-            "append_step", *own, length, step, usage, len(entries),
+            "append_step", *own, length, step, usage, answering, len(entries),
             *self.seal.seal_all(turn.session_id, "journal", entries),
             *self.seal.seal_all(turn.session_id, "event", bodies),
         )  # fmt: skip

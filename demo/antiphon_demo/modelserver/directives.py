@@ -33,7 +33,8 @@ class Behaviour:
     time to each piece of text, as ``@`` and ``time.monotonic_ns()`` in 19 digits, which every process of this machine
     can compare. ``fault_rate`` is the share of requests with one of ``faults``, chosen by ``seed``. ``record`` is how
     many requests to keep in ``ModelServer.requests``. Of all requests, ``limit`` in ``limit_seconds`` are answered and
-    the others get a 429; 0 is no limit. ``limit_told`` says whether the headers tell of it.
+    the others get a 429; 0 is no limit. ``limit_told`` says whether the headers tell of it. Without
+    ``background_kept``, responses in the background cannot be read again.
     """
 
     pace: float = 0.0
@@ -47,6 +48,7 @@ class Behaviour:
     limit: int = 0
     limit_seconds: float = 1.0
     limit_told: bool = True
+    background_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Request:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    query: str = ""
 
 
 class Server(Protocol):
@@ -129,7 +130,7 @@ class Connection(asyncio.Protocol):
         body = bytes(self._buffer[: self._body_length])
         del self._buffer[: self._body_length]
         self._busy = True
-        self._server.answer(self, Request(head.method, head.path, head.headers, body))
+        self._server.answer(self, Request(head.method, head.path, head.headers, body, head.query))
 
     def _read_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
@@ -149,7 +150,8 @@ class Connection(asyncio.Protocol):
         elif "transfer-encoding" in headers:
             self._refuse(411, "Send the request with its content-length.")
         else:
-            self._head = Request(request[0], request[1].partition("?")[0], headers, b"")
+            path, _, query = request[1].partition("?")
+            self._head = Request(request[0], path, headers, b"", query)
             self._body_length = int(length)
             if headers.get("expect", "").lower() == "100-continue":
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")

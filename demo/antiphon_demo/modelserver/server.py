@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
+from antiphon_demo.modelserver import background
 from antiphon_demo.modelserver.answers import Ask, answer
 from antiphon_demo.modelserver.chat import Chat
 from antiphon_demo.modelserver.directives import Behaviour, Directives, Fault, read_directives
@@ -31,7 +32,7 @@ _FORMATS: tuple[Format, ...] = (Chat(), Responses(), Messages())
 @dataclass(slots=True)
 class Statistics:
     """Counts since the start. ``abandoned`` counts streams whose client disconnected before the end,
-    ``limited`` requests over the rate limit.
+    ``limited`` requests over the rate limit, ``background`` responses that were begun in the background.
     """
 
     connections: int = 0
@@ -43,6 +44,8 @@ class Statistics:
     faults: int = 0
     abandoned: int = 0
     limited: int = 0
+    background: int = 0
+    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class ModelServer:
             self.behaviour.limit, self.behaviour.limit_seconds, told=self.behaviour.limit_told
         )
         self._chance = Random(self.behaviour.seed)
+        self._background = background.Responses(kept=self.behaviour.background_kept)
         self._struck: Counter[tuple[Fault, str, str]] = Counter()
         self._connections: set[Connection] = set()
         self._formats = {
@@ -108,6 +112,9 @@ class ModelServer:
 
     def answer(self, connection: Connection, request: Request) -> None:
         """Answer a whole request. Connections call this."""
+        if (found := self._background.find(request.path)) is not None:
+            self._answer_background(connection, request, *found)
+            return
         if request.method == "GET":
             self._answer_get(connection, request.path)
             return
@@ -126,7 +133,25 @@ class ModelServer:
         if request.path in EMBEDDINGS_PATHS:
             self._embed(connection, body)
         else:
-            self._answer_ask(connection, request, form, form.read(body))
+            background = body.get("background") is True and isinstance(form, Responses)
+            self._answer_ask(connection, request, form, form.read(body), background=background)
+
+    def _answer_background(
+        self, connection: Connection, request: Request, response: background.Response | None, cancel: bool
+    ) -> None:
+        """Answer a request about a response that was begun before."""
+        if response is None:
+            connection.respond(404, encode(_FORMATS[1].error(404, "There is no such response.")))
+            return
+        if cancel:
+            self.statistics.cancelled += 1
+            response.cancelled = True
+        after = None if cancel else background.starting_after(request.query)
+        if after is None:
+            connection.respond(200, encode(response.whole()), _request_id())
+            return
+        wanted = Directives(0, response.pace, 0.0, None)
+        self._stream(connection, _FORMATS[1], response.after(after), wanted, None, {})
 
     def _embed(self, connection: Connection, body: dict[str, Any]) -> None:
         found = embeddings(body)
@@ -159,7 +184,9 @@ class ModelServer:
             return 404, f"The model {body.get('model')!r} does not exist."
         return None
 
-    def _answer_ask(self, connection: Connection, request: Request, form: Format, ask: Ask) -> None:
+    def _answer_ask(
+        self, connection: Connection, request: Request, form: Format, ask: Ask, *, background: bool = False
+    ) -> None:
         wait = self._limit.take()
         limits = self._limit.headers(request.path, wait)
         if wait is not None:
@@ -175,6 +202,9 @@ class ModelServer:
         reply = answer(ask, wanted.length, len(request.body))
         if ask.stream:
             frames = form.stream(reply, ask, self.behaviour.stamp)
+            if background:
+                self.statistics.background += 1
+                frames = self._background.begin(frames, wanted.pace).after(-1)
             self._stream(connection, form, frames, wanted, fault, limits)
         elif fault is not None:
             self._fail(connection, form, fault)

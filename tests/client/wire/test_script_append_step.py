@@ -89,3 +89,31 @@ async def test_the_answer_carries_the_wish_to_stop(cell):
     await cell.cancel("t1", "enough")
     for _ in range(2):
         assert await cell.append_step(turn, length=0, step=2, entries=[b"x"], bodies=[]) == "enough"
+
+
+@pytest.mark.parametrize(
+    ("answering", "withdrawn"), [("", True), ("2", True), ("0", True), ("1", False)],
+    ids=["nothing", "another step", "no longer", "this step"],
+)  # fmt: skip
+async def test_a_retry_withdraws_nothing_of_an_answer_that_goes_on(cell, answering, withdrawn):
+    turn = await cell.started("t1")
+    await cell.append_step(turn, length=0, step=1, entries=[b"one"], bodies=[], answering="1")
+    await cell.append_step(turn, length=1, step=1, entries=[b"two"], bodies=[], answering=answering or "3")
+    await cell.reap_after(LEASE_MS)
+    assert ("turn_retrying" in await cell.event_types()) == withdrawn
+    turn = await cell.take_one("w2")
+    await cell.give_back(turn, "drain")
+    assert (await cell.event_types()).count("turn_retrying") == 2 * withdrawn
+    assert (await cell.take_one("w2")).journal == [b"one", b"two"]
+
+
+async def test_the_next_run_of_a_turn_knows_nothing_of_the_answer_of_the_last_one(cell):
+    turn = await cell.started("t1")
+    await cell.append_step(turn, length=0, step=1, entries=[b"one"], bodies=[], answering="1")
+    await cell.wait(LEASE_MS)
+    await cell.reap(crash_limit=1)
+    assert await cell.status() == "failed"
+    await cell.requeue("t1")
+    await cell.take_one("w2")
+    await cell.reap_after(LEASE_MS)
+    assert (await cell.event_types())[-1] == "turn_retrying"

@@ -255,7 +255,8 @@ class Moves:
             retry_at=now + max(delay_ms, 0),
             **more,
         )
-        self._publish(turn.session, now, event)
+        if turn.record.get("answering") != turn.record.get("step"):
+            self._publish(turn.session, now, event)
         if delay_ms <= 0:
             self._ready(turn.session, now, front=True)
             return

@@ -212,6 +212,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
             "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
             "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
             "session_usage", "own_usage", "lacking", "waited", "offered_at", "app", "revision", "begun", "missed_at",
+            "answering",
         )  # fmt: skip
         turn.journal = record.get("steered", b"").splitlines()
         begun = session.record.begin(now, turn.id)
@@ -347,6 +348,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         length: int,
         step: int,
         usage: bytes,
+        answering: str,
         count: int,
         *rest: bytes,
     ) -> Answer:
@@ -364,6 +366,8 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         turn.record.put(step=step)
         if usage:
             turn.record.put(session_usage=usage)
+        if answering:
+            turn.record.put(answering=answering)
         if rest[count:]:
             self._publish(session, self.clock(), *rest[count:])
         return answer

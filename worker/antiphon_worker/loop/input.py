@@ -47,7 +47,7 @@ class LoopInput(Struct):
     history and the new messages, and are not stored. ``tools`` and ``caller_tools`` are the tools that the model may
     call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
-    uses, and knows its limits. ``cache_key`` is the same for all calls of the session. ``hooks`` are None for a turn
+    uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
     without any.
     """
 

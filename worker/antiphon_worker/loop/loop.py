@@ -45,6 +45,7 @@ from antiphon.events import Event, StepFinished, ToolCallEvent
 from antiphon.input.values import now_ms
 from antiphon.model import Decision, Item, Message, OpenCall, Response, StopReason, ToolOutcome, Usage, Wait
 from antiphon.tools import Context
+from antiphon_worker.loop.background import kept_answer
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.sent_history import SentHistory, cut_results
@@ -117,21 +118,14 @@ class Suspended(Struct):
 
 
 async def run_loop(
-    provider: Provider,
-    inp: LoopInput,
-    toolbox: ToolBox,
-    journal: Journal,
-    sink: Sink,
-    context: Context,
-    decisions: Mapping[str, Decision] | None = None,
-    history: SentHistory | None = None,
-) -> LoopResult | Suspended:
+    provider: Provider, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context,
+    decisions: Mapping[str, Decision] | None = None, history: SentHistory | None = None,
+) -> LoopResult | Suspended:  # fmt: skip
     """Run a turn until the model has answered, or continue a turn that an earlier attempt began.
 
     ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. ``decisions``, by the ids of the calls,
-    are those of the last suspension. ``history`` shortens ``inp.history`` where the
-    model refuses its length. Raises the errors of the provider, the journal and the meter,
-    ``StepLimitReached`` and ``InvalidOutput``. Exceptions of tools are not raised.
+    are those of the last suspension. ``history`` shortens ``inp.history`` where the model refuses its length. Raises
+    the errors of provider, journal and meter, ``StepLimitReached`` and ``InvalidOutput``; errors of tools do not raise.
     """
     own = toolbox.offering(inp.tools)
     return await _Loop(provider, inp, own, journal, sink, context, decisions or {}, history).run()
@@ -329,6 +323,7 @@ class _Loop:
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
             params=unforced(self.model.params) if self.steps else self.model.params,
             gate=inp.gate, cache_key=inp.cache_key,
+            keeper=kept_answer(self.journal, len(self.steps) + 1, self.model),
         )  # fmt: skip
 
     def _finish_at_limit(self, last: Step | None, reached: AgentError) -> LoopResult:

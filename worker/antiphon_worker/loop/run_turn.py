@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from hashlib import sha256
 from types import TracebackType
 from typing import Any
 
@@ -86,7 +85,7 @@ async def _run(
     decisions: Mapping[str, Decision] | None,
 ) -> TurnResult | Suspended:
     with within(context.session_id, context.turn_id):
-        inp.cache_key = sha256(context.session_id.encode()).hexdigest()[:32]
+        inp.cache_key = context.session_id
         hooks, meter = inp.hooks, inp.meter
         if hooks is not None and not isinstance(provider, TurnFunction):
             provider = HookedProvider(provider, hooks, meter)

@@ -14,6 +14,7 @@ from antiphon.input.limits import check_size
 from antiphon.input.request import refuse_newer
 from antiphon.model import Decision, Message, StopReason, ToolCall, ToolResult, TurnStep, Usage
 from antiphon.tools.results import at_the_end, noted
+from antiphon_worker.providers.base import Published
 
 REPAIR = "Your answer is unusable: {reason} Answer again, with nothing but JSON that fits the schema."
 
@@ -164,9 +165,32 @@ class HookedCall(Struct, tag="hooked_call", tag_field="type"):
     version: int = 3
 
 
+class AnswerBegun(Struct, tag="answer_begun", tag_field="type"):
+    """The service writes the answer of a step in the background, under this id.
+
+    ``place`` is that of the model among the agent's fallbacks. The version keeps workers of older releases, which would
+    ask for the answer again, from continuing the turn.
+    """
+
+    step: int
+    place: int
+    response_id: str
+    version: int = 3
+
+
+class AnswerGone(Struct, tag="answer_gone", tag_field="type"):
+    """The service will not complete the answer of a step: it starts again."""
+
+    step: int
+    version: int = 3
+
+
 DurableEntry: TypeAlias = DurableStart | DurableSleep | DurableResult
 HookEntry: TypeAlias = HookedInput | HookedCall
-JournalEntry = StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered | DurableEntry | HookEntry
+AnswerEntry: TypeAlias = AnswerBegun | AnswerGone
+JournalEntry = (
+    StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered | DurableEntry | HookEntry | AnswerEntry
+)
 
 
 class Journal(Protocol):
@@ -180,6 +204,15 @@ class Journal(Protocol):
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
         """Store the entries and publish the events, after all events of the sink. The entries are durable when
         this returns."""
+        ...
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the turn is being cancelled."""
+        ...
+
+    async def published(self, step: int) -> Published:
+        """Return what readers have of the answer of a step that has not finished."""
         ...
 
     async def checkpoint(self) -> None:
@@ -367,7 +400,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         elif isinstance(entry, DurableEntry):
             if isinstance(entry, DurableSleep) and entry.call and steps:
                 steps[-1].sleep(entry)
-        elif isinstance(entry, HookedInput):
+        elif isinstance(entry, HookedInput | AnswerBegun | AnswerGone):
             continue
         elif not steps or steps[-1].entry.step != entry.step:
             raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")

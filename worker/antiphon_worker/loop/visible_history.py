@@ -87,8 +87,8 @@ PORTION_TOKENS = 50_000  # for a window without a limit of tokens
 COMPLETE = ("end", "stop_sequence", "max_tokens")
 # Parameters that apply to an agent's answers, but not to a summary.
 ABOUT_ANSWERS = {
-    "max_completion_tokens", "max_output_tokens", "max_tokens", "response_format", "stop", "stop_sequences", "text",
-    "verbosity",
+    "background", "max_completion_tokens", "max_output_tokens", "max_tokens", "response_format", "stop",
+    "stop_sequences", "text", "verbosity",
 }  # fmt: skip
 
 

@@ -33,7 +33,9 @@ from antiphon_worker.loop.steps import (
     usage_of,
 )
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
+from antiphon_worker.process.published import answering, published
 from antiphon_worker.process.publisher import TurnSink
+from antiphon_worker.providers.base import Published
 
 log = logging.getLogger("antiphon.journal")
 
@@ -90,6 +92,13 @@ class TurnJournal:
     def entries(self) -> list[JournalEntry]:
         return self._entries
 
+    @property
+    def cancelled(self) -> bool:
+        return self._lease.stop is Stop.CANCELLED
+
+    async def published(self, step: int) -> Published:
+        return await patiently(self._lease, lambda: published(self._cell, self._turn, step))
+
     async def checkpoint(self) -> None:
         """A safe point; see ``Lease.checkpoint``."""
         await self._lease.checkpoint()
@@ -114,13 +123,9 @@ class TurnJournal:
 
         async def write() -> str:
             return await self._cell.append_step(
-                self._turn,
-                length=len(self._entries),
-                step=steps + 1,
-                entries=encoded,
-                bodies=bodies,
-                usage=usage,
-            )
+                self._turn, length=len(self._entries), step=steps + 1, entries=encoded, bodies=bodies, usage=usage,
+                answering=answering(entries, steps + 1),
+            )  # fmt: skip
 
         with self._from_what_is_left():
             answer = await patiently(self._lease, write)
@@ -165,10 +170,9 @@ class TurnJournal:
                     raise
                 log.warning(
                     "turn %s starts an at_most_once tool although Redis does not write to its disk: "
-                    "a power loss may start it again",
-                    self._turn.turn_id,
+                    "a power loss may start it again", self._turn.turn_id,
                     extra={"action": "disk_behind", "turn": self._turn.turn_id},
-                )
+                )  # fmt: skip
                 return False
 
         await patiently(self._lease, wait)

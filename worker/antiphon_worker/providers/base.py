@@ -35,13 +35,49 @@ class OutputSchema(Struct, frozen=True):
     strict: bool = True
 
 
+class Published(Struct):
+    """How much of an answer readers have: characters by kind (``text``, ``reasoning``, ``refusal``) and by the id of a
+    tool call (of its arguments), and the number of items."""
+
+    texts: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    items: int = 0
+
+
+class AnswerKeeper(Protocol):
+    """Keeps the id of the answer to one model call, so that another attempt can continue to read it.
+
+    ``response_id`` is that of an earlier attempt, or ''. ``stopped``: nobody will read the rest, so that the service
+    may stop writing it.
+    """
+
+    @property
+    def response_id(self) -> str: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    async def begun(self, response_id: str) -> None:
+        """Keep the id. It is durable when this returns."""
+        ...
+
+    async def gone(self) -> None:
+        """Forget the id, because the service will not complete the answer. The step starts again."""
+        ...
+
+    async def published(self) -> Published:
+        """Return what readers have of the answer."""
+        ...
+
+
 class ModelRequest(Struct):
     """One model call. ``messages`` has no leading system messages: those are in ``system``.
 
     ``params`` are the caller's parameters (``temperature``, ``max_tokens``, ``stop``, ``tool_choice``, ``reasoning``,
     …). The provider renames them for its service, and passes on parameters that it does not know. ``gate`` is where the
     call waits for a rate limit that is known; only providers over HTTP use it. Calls with the same ``cache_key`` begin
-    alike, so that a service may route them to the same cache.
+    alike, so that a service may route them to the same cache; it is sent as a hash. ``keeper`` keeps the id of an
+    answer that the service writes in the background.
     """
 
     model: str
@@ -52,6 +88,7 @@ class ModelRequest(Struct):
     params: dict[str, Any] = field(default_factory=dict)
     gate: Gate | None = None
     cache_key: str = ""
+    keeper: AnswerKeeper | None = None
 
 
 class TextPiece(Struct, gc=False):

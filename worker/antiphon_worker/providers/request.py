@@ -57,6 +57,13 @@ def caches(request: ModelRequest) -> bool:
     return request.params.get(PROMPT_CACHE) is not False
 
 
+def route_to_cache(request: ModelRequest, params: dict[str, Any]) -> None:
+    """Add OpenAI's ``prompt_cache_key``, unless the caller has given one or wants no cache."""
+    if request.cache_key and caches(request):
+        digest = hashlib.sha256(request.cache_key.encode("utf-8", "surrogatepass")).hexdigest()
+        params.setdefault("prompt_cache_key", digest[:32])
+
+
 def tools_of(
     request: ModelRequest, params: dict[str, Any], form: Callable[[ToolSpec], dict[str, Any]]
 ) -> list[dict[str, Any]]:

@@ -67,10 +67,14 @@ class ModelService(ABC):
         """Send a request. Yields increments and then the ``StepResult``. Raises ``ProviderError``."""
 
     def send(self, request: ModelRequest, call: Call, decoder: Decoder) -> AnswerStream:
+        return AnswerStream(self.connection, self.name, self.checked(request, call), decoder)
+
+    def checked(self, request: ModelRequest, call: Call) -> Call:
+        """Return the call with its gate. Raises ``ProviderRejected`` for headers that the provider must not send."""
         check_allowed(self.name, call.headers, self.options.allowed_headers)
-        if request.gate is not None:
-            call = msgspec.structs.replace(call, model=request.model, gate=request.gate)
-        return AnswerStream(self.connection, self.name, call, decoder)
+        if request.gate is None:
+            return call
+        return msgspec.structs.replace(call, model=request.model, gate=request.gate)
 
     def check_key(self) -> None:
         """Raise ``ProviderError`` if the service's key is missing. Connects to nothing."""

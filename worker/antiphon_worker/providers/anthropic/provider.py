@@ -41,7 +41,7 @@ _NAMES = {
     "max_output_tokens": "max_tokens",
     "stop": "stop_sequences",
     **dict.fromkeys(("seed", "n", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs"), None),
-    **dict.fromkeys(("top_logprobs", "store"), None),
+    **dict.fromkeys(("top_logprobs", "store", "background"), None),
 }
 _UNCACHED = ("thinking", "redacted_thinking")
 _EARLIER = "(Earlier messages are not shown.)"

@@ -12,7 +12,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -100,6 +100,7 @@ class Call(Struct, frozen=True):
     timeout: float | None = None
     model: str = ""
     gate: Gate | None = None
+    method: Literal["GET", "POST"] = "POST"
 
 
 class Answer:
@@ -166,13 +167,14 @@ class Connection(ABC):
 
     async def post(self, client: Any, call: Call, headers: dict[str, str]) -> RawResponse:
         """Send a request and return the response without reading its body."""
-        return await client.post(
+        send, body = (client.post, {"content": call.body}) if call.method == "POST" else (client.get, {})
+        return await send(
             call.path,
             cast_to=RawResponse,
-            content=call.body,
             options={"headers": headers, "params": call.query, "timeout": self.httpx_timeout(call)},
             stream=True,
             stream_cls=self.sdk.AsyncStream[Any],
+            **body,
         )
 
     def map_error(self, provider: str, error: Exception) -> ProviderError | None:

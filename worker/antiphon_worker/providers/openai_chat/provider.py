@@ -11,12 +11,12 @@ from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection, is_openai
 from antiphon_worker.providers.request import (
-    caches,
     call_of,
     choose_tool,
     data_url,
     function_name,
     params_of,
+    route_to_cache,
     settled,
     tools_of,
 )
@@ -63,9 +63,9 @@ def chat_call(
 
     ``routed``: the service keeps calls with the same ``prompt_cache_key`` together.
     """
-    params = params_of(request, {"max_tokens": limit_name, "stop_sequences": "stop"})
-    if routed and request.cache_key and caches(request):
-        params.setdefault("prompt_cache_key", request.cache_key)
+    params = params_of(request, {"max_tokens": limit_name, "stop_sequences": "stop", "background": None})
+    if routed:
+        route_to_cache(request, params)
     body: dict[str, Any] = {
         "model": request.model,
         "messages": list(_messages(request, provider, earlier_reasoning)),

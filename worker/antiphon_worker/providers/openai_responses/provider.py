@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
-from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec
+from antiphon_worker.providers.base import AnswerKeeper, ModelRequest, OutputSchema, ToolSpec
 from antiphon_worker.providers.http.connection import Call
+from antiphon_worker.providers.openai_responses.background import BackgroundDecoder, BackgroundStream
 from antiphon_worker.providers.openai_responses.stream import ResponsesDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection, is_openai
 from antiphon_worker.providers.request import (
-    caches,
     call_of,
     choose_tool,
     data_url,
     function_name,
     params_of,
+    route_to_cache,
     settled,
     tools_of,
 )
@@ -49,18 +50,24 @@ class OpenAIResponses(ModelService):
 
     def stream(self, request: ModelRequest) -> AnswerStream:
         call = responses_call(request, self.name, routed=is_openai(self.options.base_url))
+        if request.keeper is not None:
+            return self._in_background(request, request.keeper, call)
         return self.send(request, call, ResponsesDecoder(self.name, request.model))
+
+    def _in_background(self, request: ModelRequest, keeper: AnswerKeeper, call: Call) -> AnswerStream:
+        call, decoder = self.checked(request, call), BackgroundDecoder(self.name, request.model)
+        return BackgroundStream(self.connection, self.name, call, decoder, keeper)
 
 
 def responses_call(request: ModelRequest, provider: str, *, routed: bool = False) -> Call:
     """Build the JSON of a request. ``routed``: the service keeps calls with the same ``prompt_cache_key`` together."""
     params = params_of(request, _NAMES)
-    if routed and request.cache_key and caches(request):
-        params.setdefault("prompt_cache_key", request.cache_key)
+    if routed:
+        route_to_cache(request, params)
     body: dict[str, Any] = {
         "model": request.model,
         "input": list(_input(request.messages, provider)),
-        "store": False,
+        "store": params.get("background") is True,  # otherwise no other attempt could read the answer
         "stream": True,
     }
     if request.system:

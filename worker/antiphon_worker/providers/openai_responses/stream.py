@@ -38,7 +38,7 @@ _CALLS = ("function_call", "custom_tool_call")
 _ANSWER_ITEMS = ("message", "reasoning", *_CALLS)
 
 
-class _Event(Struct):
+class Event(Struct):
     type: str | None = None
     delta: Torn | None = None
     output_index: int = 0
@@ -50,7 +50,7 @@ class _Event(Struct):
 class ResponsesDecoder(Decoder):
     """Decodes one answer of the Responses API."""
 
-    EVENT = _Event
+    EVENT: ClassVar[type[Any]] = Event
 
     def __init__(self, provider: str, model: str) -> None:
         super().__init__(provider, model)
@@ -71,7 +71,7 @@ class ResponsesDecoder(Decoder):
         usage, reason = as_dict(response.get("usage")), _stop_reason(response)
         return self._step(parts, reason, as_text(response.get("status")), usage)
 
-    def _take_text(self, event: _Event, data: bytes, out: Increments) -> None:
+    def _take_text(self, event: Event, data: bytes, out: Increments) -> None:
         if not event.delta:
             return
         kind = _TEXTS[event.type or ""]
@@ -81,23 +81,23 @@ class ResponsesDecoder(Decoder):
             item = self._items[event.output_index] = Growing({"type": kind_of_item})
         self._say(item, kind, event.delta, out)
 
-    def _take_arguments(self, event: _Event, data: bytes, out: Increments) -> None:
+    def _take_arguments(self, event: Event, data: bytes, out: Increments) -> None:
         item = self._items.get(event.output_index)
         if item is not None and event.delta:
             item.add("arguments", event.delta)
             out.append(ToolCallPiece(_call_id(item.item), "", event.delta))
 
-    def _take_added(self, event: _Event, data: bytes, out: Increments) -> None:
+    def _take_added(self, event: Event, data: bytes, out: Increments) -> None:
         self._added(event.output_index, event.item or {}, out)
 
-    def _take_done(self, event: _Event, data: bytes, out: Increments) -> None:
+    def _take_done(self, event: Event, data: bytes, out: Increments) -> None:
         self._done(event.output_index, event.item or {}, out)
 
-    def _take_annotation(self, event: _Event, data: bytes, out: Increments) -> None:
+    def _take_annotation(self, event: Event, data: bytes, out: Increments) -> None:
         if event.annotation is not None:
             out.append(ItemPart(event.annotation))
 
-    def _take_ending(self, event: _Event, data: bytes, out: Increments) -> None:
+    def _take_ending(self, event: Event, data: bytes, out: Increments) -> None:
         try:
             response = msgspec.json.decode(event.response)
         except (msgspec.MsgspecError, UnicodeError):

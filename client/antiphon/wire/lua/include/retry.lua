@@ -1,10 +1,10 @@
--- The turn starts again from its last finished step, at once or after a delay. Readers get an event.
--- `service` is what a model service said with its error, as JSON, or nothing.
+-- The turn starts again from its last finished step, at once or after a delay. Readers get an event, unless that step's
+-- answer goes on in the background. `service` is what a model service said with its error, as JSON, or nothing.
 local function retry(session, turn, now, delay, reason, code, service)
-  local f = redis.call('HMGET', key_turn(turn), 'run', 'step', 'attempt')
-  publish(session, now, {event_body('turn_retrying', session, turn, f[1], ',"attempt":' .. f[3] .. ',"step":' .. f[2]
+  local f = redis.call('HMGET', key_turn(turn), 'run', 'step', 'attempt', 'answering')
+  if f[4] ~= f[2] then publish(session, now, {event_body('turn_retrying', session, turn, f[1], ',"attempt":' .. f[3] .. ',"step":' .. f[2]
     .. ',"reason":' .. json_text(reason) .. ',"code":' .. json_text(code)
-    .. string.format(',"retry_at":%.0f', now + delay) .. (service ~= '' and ',"service":' .. service or ''))})
+    .. string.format(',"retry_at":%.0f', now + delay) .. (service ~= '' and ',"service":' .. service or ''))}) end
   if delay <= 0 then return ready(session, now, true) end
   redis.call('HSET', key_turn(turn), 'status', 'retrying', 'retry_at', now + delay, 'retry_reason', reason, 'retry_code', code,
     'retry_service', service)
