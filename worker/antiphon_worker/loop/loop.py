@@ -72,9 +72,7 @@ RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
 
 class LoopResult(Struct):
     """The result of a turn. ``messages`` are the assistant and tool messages in order, without the input, and what the
-    turn was steered with, each in its place.
-
-    ``usage`` is that of all ``steps`` (model calls).
+    turn was steered with, each in its place. ``usage`` is that of all ``steps`` (model calls).
     """
 
     messages: list[Message]
@@ -311,7 +309,7 @@ class _Loop:
         return whole([*self.inp.history, *self.inp.notes, *self.inp.new_messages])
 
     def _request(self) -> ModelRequest:
-        inp, output = self.inp, self.inp.output
+        inp, output, params = self.inp, self.inp.output, self.model.params
         shown = [message for step in self.steps for message in step.shown]
         if self.history is not None and self.history.results_cut:
             shown = cut_results(shown)[0]
@@ -321,9 +319,9 @@ class _Loop:
             system=inp.system,
             tools=inp.offered,
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
-            params=unforced(self.model.params) if self.steps else self.model.params,
+            params=unforced(params) if self.steps else params,
             gate=inp.gate, cache_key=inp.cache_key,
-            keeper=kept_answer(self.journal, len(self.steps) + 1, self.model),
+            keeper=kept_answer(self.journal, len(self.steps) + 1, self.model) if "background" in params else None,
         )  # fmt: skip
 
     def _finish_at_limit(self, last: Step | None, reached: AgentError) -> LoopResult:
