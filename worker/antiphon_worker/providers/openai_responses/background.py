@@ -150,7 +150,7 @@ class BackgroundStream(AnswerStream):
         raise exc
 
     async def _cancel(self) -> None:
-        """Ask the service to stop writing an answer that nobody will read."""
+        """Ask the service to stop writing an answer that no worker will read."""
         path = f"/responses/{self._background.response_id}/cancel"
         call = msgspec.structs.replace(self._call, method="POST", path=path, body=b"{}", query={})
         with suppress(ProviderError, TimeoutError):
