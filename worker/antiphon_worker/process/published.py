@@ -23,7 +23,7 @@ _TEXTS = {TextDelta: "text", ReasoningDelta: "reasoning", RefusalDelta: "refusal
 
 
 def answering(entries: Sequence[JournalEntry], step: int) -> str:
-    """Return the step whose answer continues without this worker, '0' where it no longer does, '' where nothing changes.
+    """Return the step whose answer continues without this worker, '0' if it no longer does, '' if nothing changes.
 
     A turn that is retried in this step withdraws nothing of it.
     """
