@@ -16,6 +16,14 @@ DELETED = "The session was deleted."
 DECIDABLE = ("approval", "tool")
 """The kinds of pending calls that take decisions. A sleep ends at its time, and a wait with an event."""
 
+OF_A_RUN = (
+    "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
+    "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
+    "session_usage", "own_usage", "lacking", "waited", "offered_at", "app", "revision", "begun", "missed_at",
+    "answering",
+)  # fmt: skip
+"""The fields of a turn that a requeue removes: they belong to one run."""
+
 KEPT_OF_DELETED = ("session", "tenant", "queue", "run", "attempt", "queued_seq", "last_seq", "ended_at")
 
 

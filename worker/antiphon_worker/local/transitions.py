@@ -35,7 +35,7 @@ from antiphon_worker.local.moves import (
     Answer,
     T,
 )
-from antiphon_worker.local.records import Session, Turn
+from antiphon_worker.local.records import OF_A_RUN, Session, Turn
 from antiphon_worker.local.sent_events import EventTransitions
 from antiphon_worker.local.sessions import SessionTransitions
 
@@ -208,12 +208,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         turn.end_run(KEPT_RUNS)
         turn.forget_calls()
         record.put(run=record.number("run") + 1, attempt=0, crashes=0, errors=0, step=1)
-        record.drop(
-            "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
-            "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
-            "session_usage", "own_usage", "lacking", "waited", "offered_at", "app", "revision", "begun", "missed_at",
-            "answering",
-        )  # fmt: skip
+        record.drop(*OF_A_RUN)
         turn.journal = record.get("steered", b"").splitlines()
         begun = session.record.begin(now, turn.id)
         if begun and (tenant := record.get("tenant")):
