@@ -64,6 +64,11 @@ SABOTAGE = [
         "delayed turns alone are due",
     ),
     (
+        "include/clock_back",
+        "guarded(move_scores, key_deliveries(name), back, now, 'LIMIT', 0, MOST_DELIVERIES_MOVED)",
+        "deliveries are what was noticed",
+    ),
+    (
         "editing/delete",
         "withdraw(session, outside, DELETED, now_ms(), KEPT_EVENTS)",
         "G15",

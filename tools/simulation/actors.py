@@ -50,13 +50,15 @@ BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers"
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
 READERS = {"client": 20, "life": 12, "readers": 40, "time": 6, "reaper": 4}
 LIVES = {"client": 12, "w1": 16, "life": 16, "time": 6, "clock": 4, "reaper": 10}
+SET_BACK = {"client": 8, "w1": 16, "time": 2, "clock": 10, "receivers": 16, "people": 3}
 PEOPLE = {"client": 8, "w1": 18, "w2": 12, "people": 40, "time": 4}
+STALLED = {"client": 8, "w1": 18, "w2": 12, "people": 10, "time": 12, "reaper": 10}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
-    "editing/erase": LIVES,
-    "decide": PEOPLE, "events/": PEOPLE, "include/events": PEOPLE,
+    "editing/erase": LIVES, "include/clock_back": SET_BACK,
+    "decide": PEOPLE, "suspend": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
 """Each is another revision of the agent."""
