@@ -6,7 +6,7 @@
 -- -> ERASED, how many
 -- -> BUSY, turn            the last one of its inbox
 -- @include rq_view archive erase
-local now, erased, theirs = now_ms(), 0, {}
+local now, erased, theirs, named = now_ms(), 0, {}, false
 local last = redis.call('LINDEX', key_inbox(session), -1)
 if last then return {'BUSY', last} end
 redis.call('ZREM', key_sessions(), '')
@@ -17,7 +17,7 @@ for _, turn in ipairs(turns) do
   if erase_turn(session, turn, now) then erased = erased + 1 end
   redis.call('LREM', key_turns(session), 0, turn)
   if string.find(titled, '"turn_id":"' .. turn .. '"', 1, true) then
-    seq, titled = tonumber(redis.call('HGET', key_session(session), 'seq') or 0), ''
+    named, titled = true, ''
   end
   untold = string.gsub(untold, string.gsub(turn, '%-', '%%-') .. ' ', '')
 end
@@ -25,7 +25,7 @@ end
 -- A stream keeps entries that were trimmed, in memory and in files, until all of their node are: so the rest is written anew.
 local events, kept_from = redis.call('XRANGE', key_events(session), '-', '+'), 1
 for i, event in ipairs(events) do
-  if theirs[string.match(event[2][2], '"turn_id":"([^"]*)"')] then kept_from = i + 1 end
+  if named or theirs[string.match(event[2][2], '"turn_id":"([^"]*)"')] then kept_from = i + 1 end
 end
 local life = redis.call('PTTL', key_events(session))
 redis.call('DEL', key_events(session))
