@@ -251,7 +251,7 @@ def test_what_the_model_does_not_know_is_noticed(world):
 @pytest.mark.one_server
 def test_a_memory_cell_that_does_something_else_is_noticed(world, monkeypatch):
     monkeypatch.setattr("antiphon_worker.local.records.Turn.end_run", lambda turn, most: None)
-    assert any(play(world, make(seed, 2 * STEPS)) for seed in range(30))
+    assert any(play(world, make(seed, 2 * STEPS)) for seed in range(150))
 
 
 def sabotage(tmp_path: Path, file: str, statement: str) -> Path:

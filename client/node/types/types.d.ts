@@ -67,6 +67,7 @@ export interface SessionCounts {
   suspended?: number;
   failed?: number;
   limit?: number | null;
+  searchable?: boolean;
 }
 /**  */
 export interface SearchQuery {

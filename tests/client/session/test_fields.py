@@ -10,7 +10,7 @@ from antiphon.redis.fields import decode_field, encode_field
 from antiphon.session.listing import list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import Opening
-from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
+from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession, Titled
 from antiphon.session.session import SessionList
 from antiphon.window import SavedSummary
 
@@ -23,6 +23,7 @@ VALUES = {
     int: (5, 1_700_000_000_000),
     list[str]: (["a"], ["b", "c"]),
     Usage | None: (Usage(1, 2), Usage(3, 4, cost=0.5)),
+    Titled | None: (Titled("One", "t1"), Titled("Two", "t2")),
     SavedSummary | None: (SavedSummary(1, "First: this."), SavedSummary(2, "Then\nthat.")),
 }
 FILES = ({"a": File(url="u", name="a")}, {"b": File(file_id="f", name="b")})
