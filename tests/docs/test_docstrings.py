@@ -54,6 +54,7 @@ def test_the_example_gives_what_it_says(one, request, tmp_path, monkeypatch):
         return
     workers = request.getfixturevalue("workers")
     workers.use(None)
+    workers.app.use_hooks(())
     with Redis.from_url(workers.url) as redis:
         redis.flushall()
     type_in(one, {REDIS: workers.url})
