@@ -251,7 +251,8 @@ def test_what_the_model_does_not_know_is_noticed(world):
 @pytest.mark.one_server
 def test_a_memory_cell_that_does_something_else_is_noticed(world, monkeypatch):
     monkeypatch.setattr("antiphon_worker.local.records.Turn.end_run", lambda turn, most: None)
-    assert any(play(world, make(seed, 2 * STEPS)) for seed in range(150))
+    weights = {"client": 10, "w1": 20, "rq": 20, "time": 4}  # turns fail and are requeued
+    assert any(play(world, make(seed, 2 * STEPS, weights)) for seed in range(30))
 
 
 def sabotage(tmp_path: Path, file: str, statement: str) -> Path:

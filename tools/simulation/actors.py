@@ -61,7 +61,7 @@ FEWER = {
     "decide": PEOPLE, "suspend": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
-"""Each is another revision of the agent."""
+"""Each is another revision of the agent. RQ's own worker runs the App of the first."""
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
 EVERY_END = ",turn_finished,turn_failed,turn_cancelled,turn_suspended,"
 WEBHOOKS = {"all": (EVERY_END, ""), "failed": (",turn_failed,", ""), "of a": (EVERY_END, "a")}
@@ -89,7 +89,7 @@ class Actors:
         self._dead: list[str] = []
         self._submitted = 0
         self._workers = [Worker(world, name, self._dead, app) for name, app in APPS.items()]
-        self._stock = StockWorker(world, "stock", self._dead)
+        self._stock = StockWorker(world, "stock", self._dead, APPS["w1"])
         self._rounds: list[Round | None] = [None, None]  # of two deliverers
         self._wishes = 0
         self._acts: dict[str, Callable[[Random], None]] = {

@@ -35,11 +35,11 @@ class Taken:
 class StockWorker(Worker):
     """One job at a time. Its process may die, and RQ's parent process then calls the job failed, or dies as well."""
 
-    def __init__(self, world: World, name: str, dead: list[str]) -> None:
+    def __init__(self, world: World, name: str, dead: list[str], app: str) -> None:
         self._taken: Taken | None = None
         logging.getLogger("rq.worker").setLevel(logging.CRITICAL)
         self._rq = SimpleWorker(QUEUES, connection=world.rq_redis, serializer=JSONSerializer, name=name)
-        super().__init__(world, name, dead)
+        super().__init__(world, name, dead, app)
 
     def act(self, random: Random) -> Any:
         before = self.name

@@ -38,7 +38,7 @@ class Task:
 class Worker:
     """One worker after another under the same name; a dead one leaves its leases behind."""
 
-    def __init__(self, world: World, name: str, dead: list[str], app: str = "") -> None:
+    def __init__(self, world: World, name: str, dead: list[str], app: str) -> None:
         self._world = world
         self._slot = name
         self.app = app

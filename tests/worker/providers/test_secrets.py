@@ -63,6 +63,7 @@ def log_all(caplog: pytest.LogCaptureFixture) -> None:
     """Everything of this project, and of the libraries what they log where nobody asked for more."""
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.DEBUG, "antiphon")
+    caplog.set_level(logging.INFO, "httpx2")  # a command that has run in this process may have made it quiet
 
 
 @pytest.mark.parametrize(("kind", "where", "form"), CASES)
