@@ -22,7 +22,7 @@ from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.exceptions import AuthenticationError, ClusterError, ResponseError
+from redis.exceptions import AuthenticationError, ClusterError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -68,6 +68,11 @@ CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error
 NUMBERS = frozenset({*URL_QUERY_ARGUMENT_PARSERS, "cells", "cell"})
 PATHS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"})
 """The options of a URL whose values may be shown. Any other name may be a misspelt password."""
+OBJECTS = frozenset({
+    "connection_class", "credential_provider", "encoder_class", "event_dispatcher", "maint_notifications_config",
+    "parser_class", "protocol", "redis_connect_func", "retry", "retry_on_error", "self",
+})  # fmt: skip
+"""What redis-py takes from programs, and what this module sets."""
 
 
 def cell_urls(text: str) -> list[str]:
@@ -107,16 +112,11 @@ def open_redis(
     try:
         _check_encoded(url)
         _check_database(url)
+        _check_options(url)
         redis = _OPENERS[scheme.partition("+")[2]](url, max_connections, options)
         redis.connection_pool.make_connection()  # does not connect, and refuses unknown options
-    except ValueError as exc:
-        why = f"{exc}" if "@" not in url else _PERCENT_ENCODE
-        raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {why}.") from None
-    except TypeError as exc:
-        raise SettingsError(
-            f"The Redis URL {redact(url)!r} has an option that redis-py does not know"
-            f"{'' if '@' in url else f': {exc}'}."
-        ) from None
+    except (ValueError, TypeError, RedisError) as exc:
+        raise SettingsError(f"The Redis URL {redact(url)!r} {_fault(url, exc)}.") from None
     return redis
 
 
@@ -381,6 +381,34 @@ def _check_database(url: str) -> None:
         raise ValueError("the host must be followed by a database number, as in redis://host:6379/0")
 
 
+def _check_options(url: str) -> None:
+    """Raise ``TypeError``, as redis-py does, for an option that a URL cannot have."""
+    for name, _ in parse_qsl(urlsplit(url).query):
+        if name in OBJECTS:
+            raise TypeError(f"argument {name!r}")
+
+
+def _fault(url: str, exc: Exception) -> str:
+    """Return what is wrong with a URL: the name of an option, never its value, and nothing of Python.
+
+    A name that ``redact`` hides may be part of a password.
+    """
+    found = re.search(r"(?:argument|value for) '([^']+)'", f"{exc}")
+    name = found[1] if found and f"{found[1]}=" in redact(url) else ""
+    if isinstance(exc, TypeError):
+        tls = "; options of TLS need a URL that begins with rediss" if name.startswith("ssl_") else ""
+        return (f"has the unknown option {name!r}" if name else "has an unknown option") + tls
+    if name or isinstance(exc, RedisError):
+        return (
+            f"has an invalid value for the option {name!r}" if name else "has an option with an invalid value"
+        )
+    if "@" in url:
+        return f"cannot be read: {_PERCENT_ENCODE}"
+    if "invalid literal" in f"{exc}":
+        return "cannot be read: ports and databases must be numbers"
+    return f"cannot be read: {f'{exc}'.rstrip('.')}"
+
+
 def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
     parts = urlsplit(url)
     hosts = [_host_and_port(host) for host in parts.netloc.rpartition("@")[2].split(",") if host]
@@ -425,7 +453,13 @@ _OPENERS = {"": _opened, "sentinel": _open_sentinel, "cluster": _open_cell}
 def _options_of(query: str) -> dict[str, Any]:
     """Read the options of a URL as redis-py does."""
     read: dict[str, Any] = URL_QUERY_ARGUMENT_PARSERS  # type: ignore[assignment]
-    return {name: read[name](value) if name in read else value for name, value in parse_qsl(query)}
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(query):
+        try:
+            options[name] = read[name](value) if name in read else value
+        except (TypeError, ValueError):
+            raise ValueError(f"Invalid value for {name!r} in connection URL.") from None
+    return options
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
