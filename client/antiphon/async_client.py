@@ -43,7 +43,7 @@ from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
 from antiphon.redis.edits import found_in
-from antiphon.redis.erasure import Forgotten, OfUser, messages_of_user, search, sessions_of_user
+from antiphon.redis.erasure import Forgotten, OfUser, messages_of_user, note_archive, search, sessions_of_user
 from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
@@ -448,7 +448,8 @@ class AsyncClient:
 
         Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
         searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
-        ``archive=`` to the client to erase archived sessions of a tenant. Raises ``UsageError``, ``WrongTenant`` and
+        ``archive=`` to the client to erase archived sessions of a tenant or a user; otherwise ``unsearched`` names the
+        archive, if there is one. Raises ``UsageError``, ``WrongTenant`` and
         ``StoreError``; repeat the call after an error.
 
         >>> found = await client.forget(session="user-456")
@@ -461,10 +462,14 @@ class AsyncClient:
         if session is not None:
             return await _forget_session(self, session_id(session), asked)
         if user is not None:
-            return await _forget_user(self, user_name(user), asked)
-        if asked is None:
+            found = await _forget_user(self, user_name(user), asked)
+        elif asked is not None:
+            found = await _forget_tenant(self, asked, memory)
+        else:
             raise UsageError("Pass session=, tenant= or user=: what is to be forgotten.")
-        return await _forget_tenant(self, asked, memory)
+        if self.connections.archive is None:
+            await note_archive(self.connections.cells, found)
+        return found
 
     async def export(
         self, *, session: str | None = None, tenant: str | None = None, user: str | None = None

@@ -535,7 +535,8 @@ class Client(Synchronous[AsyncClient]):
 
         Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
         searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
-        ``archive=`` to the client to erase archived sessions of a tenant. Raises ``UsageError``, ``WrongTenant`` and
+        ``archive=`` to the client to erase archived sessions of a tenant or a user; otherwise ``unsearched`` names the
+        archive, if there is one. Raises ``UsageError``, ``WrongTenant`` and
         ``StoreError``; repeat the call after an error.
 
         >>> found = client.forget(session="user-456")

@@ -328,8 +328,8 @@ def export(argv: list[str]) -> int:
 def forget(argv: list[str]) -> int:
     """Erase all content of a session, of a tenant or of a user, and search for what is left
 
-    Running turns are cancelled. It exits with 1 if the search finds content: repeat it then. Export first what is to be
-    kept.
+    Running turns are cancelled. It exits with 1 if the search finds content: repeat it then. It also exits with 1 if
+    there is an archive and you have not passed it. Export first what is to be kept.
     """
     parser = _content_parser(forget)
     parser.add_argument(
@@ -349,13 +349,21 @@ def forget(argv: list[str]) -> int:
         print(
             f"Erased {len(found.sessions)} sessions, {found.turns} further turns, {found.schedules} further schedules, "
             f"{found.webhooks} webhooks and {found.facts} facts.\nSearched {found.searched} keys: "
-            + (f"{len(found.left)} still have content." if found.left else "none has any content of them.")
+            + (
+                f"{len(found.left)} still have content."
+                if found.left
+                else "archived sessions were not searched."
+                if found.unsearched
+                else "none has any content of them."
+            )
         )
         for one in found.left:
             print(one, file=sys.stderr)
         for one in found.pending:
             print(f"Workers still remove {one}.")
-    return 1 if found.left else 0
+    if found.unsearched:
+        print("Archived sessions may still have content: pass --archive with their store.", file=sys.stderr)
+    return 1 if found.left or found.unsearched else 0
 
 
 def event(argv: list[str]) -> int:

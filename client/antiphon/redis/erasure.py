@@ -24,7 +24,8 @@ class Forgotten(Struct):
     ``sessions`` were deleted; ``turns`` are ended turns of earlier sessions with these ids, or of sessions that had
     expired. ``events`` were kept for turns that would wait. ``searched`` counts the keys that were looked at, and
     ``left`` names those that still have content: none. ``pending`` are copies that workers remove: ``archive:…`` within
-    two minutes, ``memory:…`` from the memory's index.
+    two minutes, ``memory:…`` from the memory's index. ``unsearched`` is ``["archive"]`` if workers use an archive and
+    the client has no ``archive=``: archived sessions may still have content. Pass it, and repeat the call.
     """
 
     sessions: list[str] = field(default_factory=list[str])
@@ -36,6 +37,7 @@ class Forgotten(Struct):
     searched: int = 0
     left: list[str] = field(default_factory=list[str])
     pending: list[str] = field(default_factory=list[str])
+    unsearched: list[str] = field(default_factory=list[str])
 
 
 class OfUser(Struct):
@@ -173,10 +175,24 @@ class Search:
                 pipe.exists(key)
             there = await asked(pipe.execute())
             self.left += [key for key, exists in zip(keys, there, strict=True) if exists]
+        await self._look_at_memories()
         archived = await asked(self._cell.redis.zrange(self._cell.keys.forget, 0, -1))
         known = {*self._touched, *(session[:80] for session in self._touched)}
         names = sorted(text_of(name) for name in archived)
         self.pending += [f"archive:{name}" for name in names if name.partition("\x1f")[0] in known]
+
+    async def _look_at_memories(self) -> None:
+        """Of sessions that stay: a memory that is to forget turns of one has noted that in a field."""
+        stay = sorted(self._touched.difference(self._sessions))
+        if not stay:
+            return
+        pipe = self._cell.redis.pipeline(transaction=False)
+        for session in stay:
+            pipe.hkeys(self._cell.keys.remembered(session))
+        found: list[list[bytes]] = await asked(pipe.execute())
+        for session, names in zip(stay, found, strict=True):
+            if any(text_of(name).startswith("@cut/") for name in names):
+                self.pending.append(f"memory:{session}")
 
     def _kind(self, key: str) -> tuple[str, str]:
         """Return the kind of a key and its id; an empty kind for a key that is not of this deployment."""
@@ -207,6 +223,14 @@ async def search(
         found.searched += one.searched
         found.left += one.left
         found.pending += one.pending
+
+
+async def note_archive(cells: Iterable[Cell], found: Forgotten) -> None:
+    """Note in the report that there is an archive, which a client without it cannot search. Raises ``StoreError``."""
+    for cell in cells:
+        if await asked(cell.redis.exists(cell.keys.seq_floor)):
+            found.unsearched = ["archive"]
+            return
 
 
 async def sessions_of_user(cells: Iterable[Cell], user: str, tenant: str | None) -> dict[str, OfUser]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from contextlib import asynccontextmanager
 
 import pytest
 from redis import Redis
+from support.eventually import wait_until_async
 from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
+from support.memories import FailingStore, app_with, passages_in
 
 from antiphon import Agent, AsyncClient, Client
 from antiphon.cli.main import main
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import InvalidId, LimitReached, TurnDeleted, UsageError
 from antiphon.input.limits import LIMITS
+from antiphon.memory import Memory
 from antiphon.model import Message, Text
 from antiphon.session.saved import SavedSession
 from antiphon.stores.base import MemoryStore
@@ -246,3 +250,41 @@ async def test_archived_sessions_of_a_user_are_erased_and_their_copies_removed(r
         if users != [NAME]:
             assert [one.text for one in await client.session("old").messages()] == ["of Bob", "Yes"]
         await cell.redis.delete("ant:forget", "ant:ending")
+
+
+@pytest.mark.parametrize("whom", [{"user": NAME}, {"tenant": "acme"}], ids=["user", "tenant"])
+async def test_an_archive_that_is_not_passed_is_reported_as_not_searched(redis_url, whom, capsys):
+    archive = MemoryStore()
+    messages = [Message("user", [Text(MARKER)], turn_id="t", by=NAME)]
+    saved = SavedSession("old", messages, users=[NAME], tenant="acme", created=1)
+    archive.save("old", saved.to_dict())
+    named = [word for name, value in whom.items() for word in (f"--{name}", value)]
+    async with AsyncClient(redis_url) as client:
+        assert (await client.forget(**whom)).unsearched == []
+        cell = client.connections.cell_of_session("old")
+        await begin_archiving(cell)
+        assert (await client.forget(**whom)).unsearched == ["archive"]
+        assert await asyncio.to_thread(main, ["forget", *named, "--redis-url", redis_url]) == 1
+        told = capsys.readouterr()
+        assert "pass --archive" in told.err
+        assert "none has any content of them" not in told.out
+        async with AsyncClient(redis_url, archive=archive) as whole:
+            found = await whole.forget(**whom)
+        assert (found.sessions, found.unsearched) == (["old"], [])
+        await cell.redis.delete("ant:forget", "ant:ending", "ant:seq_floor")
+
+
+async def test_a_memory_that_still_has_words_of_a_user_of_a_shared_session_is_listed(redis_url, tmp_path):
+    memory = Memory(FailingStore(tmp_path / "memory"))
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, app_with(memory)):
+        for user, text in (("bob", "Green tea"), (NAME, MARKER)):
+            turn = await client.submit("s", text, agent="host", user=user)
+            await turn.result(20)
+        await wait_until_async(lambda: len(passages_in(memory)) == 2, description="both are indexed")
+    async with AsyncClient(redis_url) as client:
+        found = await client.forget(user=NAME)
+        assert (found.sessions, found.left, found.pending) == ([], [], ["memory:s"])
+        assert any(MARKER in text for text in passages_in(memory))
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, app_with(memory)):
+        await wait_until_async(lambda: len(passages_in(memory)) == 1, description="it is forgotten")
+        assert MARKER not in passages_in(memory)[0]
