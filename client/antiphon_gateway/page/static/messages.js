@@ -1,4 +1,4 @@
-/** What the search field finds in messages, where the deployment has a search: below the sessions that fit. */
+/** The messages that a search finds, below the sessions. */
 
 import { get } from "./reading/api.js";
 import { arrange, h, press, say, show } from "./showing/dom.js";
@@ -17,7 +17,8 @@ export class MessageSearch {
   /** `nameOf(id)` is how the list shows a session. */
   constructor(nameOf) {
     this.nameOf = nameOf;
-    byId("more-found").addEventListener("click", () => press(byId("more-found"), () => this.#readMore()));
+    const more = byId("more-found");
+    more.addEventListener("click", () => press(more, () => this.#readMore()));
   }
 
   /** Search for another text, if the deployment has a search. Throws `AntiphonError`. */
@@ -43,17 +44,16 @@ export class MessageSearch {
     show(byId("found"), Boolean(this.#text));
     arrange(byId("hits"), this.#hits, (hit) => `${hit.session_id} ${hit.turn_id}`, () => new Hit(this.nameOf));
     show(byId("more-found"), this.#cursor !== null);
-    show(byId("found-note"), !this.#hits.length);
-    say(byId("found-note"), !this.searchable ? WITHOUT : `No message has “${this.#text}”.`);
+    const note = byId("found-note");
+    show(note, !this.#hits.length);
+    say(note, this.searchable ? `No message has “${this.#text}”.` : WITHOUT);
   }
 }
 
 class Hit {
   constructor(nameOf) {
     this.nameOf = nameOf;
-    this.name = h("span", { class: "name" });
-    this.meta = h("span", { class: "meta" });
-    this.text = h("span", { class: "excerpt" });
+    [this.name, this.text, this.meta] = ["name", "excerpt", "meta"].map((name) => h("span", { class: name }));
     this.link = h("a", {}, this.name, this.text, this.meta);
     this.node = h("li", {}, this.link);
   }
