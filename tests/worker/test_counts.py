@@ -45,7 +45,7 @@ MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 16.2, 32
 MOST_CALLS_A_CHUNK = 14
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
 # 530 and 2,700, and up to 40 more on a busy machine, because a worker does some things at intervals.
-MOST_CALLS_A_TURN = {"scripted": 575, "openai-chat": 2800}
+MOST_CALLS_A_TURN = {"scripted": 550, "openai-chat": 2800}
 EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6

@@ -298,7 +298,7 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
         text_of(untold), usage, text_of(lacking), decisions, steer == turn, text_of(app),
         text_of(tenant) if tenant else "",
-        [ReceivedEvent.of(*one) for one in received if one[1]],
+        [ReceivedEvent.of(*one) for one in received if one[1]] if received else [],
         text_of(revision) if revision else "", None if missed == b"" else int(missed), pins,
     )  # fmt: skip
 
@@ -383,7 +383,7 @@ def _is_sealed(turn: ClaimedTurn) -> bool:
         for data in part:
             if MARK in data:
                 return True
-    return any(MARK in one.json for one in turn.received)
+    return bool(turn.received) and any(MARK in one.json for one in turn.received)
 
 
 def is_in_the_clear(seal: Sealer, turn: ClaimedTurn) -> bool:

@@ -154,9 +154,9 @@ def claimed_decisions(turn: ClaimedTurn) -> dict[str, Decision]:
     What a wait has received are its ``arguments``: the ``position`` of the event, and its ``data``.
     Raises ``CorruptRecord``.
     """
+    if not (turn.decisions or turn.received):
+        return {}
     found = {one.call_id: one for one in decisions_of(turn.decisions, turn.turn_id)}
-    if not turn.received:
-        return found
     with readable("An event that a turn has received", turn_id=turn.turn_id):
         for one in turn.received:
             got = {"position": one.position, "data": msgspec.json.decode(one.json, type=SentEvent).data}

@@ -67,8 +67,9 @@ class SentHistory:
 
         A turn that continues with ``entries`` of an earlier attempt sends what that attempt sent.
         """
-        sent = [entry.sent for entry in entries if isinstance(entry, StepEntry) and entry.sent is not None]
-        if sent:
+        if entries and (
+            sent := [one.sent for one in entries if isinstance(one, StepEntry) and one.sent is not None]
+        ):
             self.visible = await self._sent_before(sent[-1])
             return self.visible.messages
         known = _contexts.get(self._provider) if _contexts else None

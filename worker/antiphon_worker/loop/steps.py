@@ -354,7 +354,10 @@ def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
 
 def input_of(entries: Iterable[JournalEntry], asked: list[Message]) -> list[Message]:
     """Return the input of a turn: ``asked``, or what its hooks have made of that."""
-    return next((entry.messages for entry in entries if isinstance(entry, HookedInput)), asked)
+    for entry in entries:
+        if isinstance(entry, HookedInput):
+            return entry.messages
+    return asked
 
 
 def starts_once(entries: Iterable[JournalEntry]) -> bool:

@@ -85,12 +85,8 @@ class TurnJournal:
         self._turn = turn
         self._lease = lease
         self._sink = sink
-        self._entries = [decode_entry(data) for data in turn.journal]
+        self.entries = [decode_entry(data) for data in turn.journal]
         self._steered = turn.steered  # other turns may wait to steer this one
-
-    @property
-    def entries(self) -> list[JournalEntry]:
-        return self._entries
 
     @property
     def cancelled(self) -> bool:
@@ -107,7 +103,7 @@ class TurnJournal:
         """Append entries to the journal and publish their events, after all earlier events."""
         pending = await self._sink.settle()
         answer = await self._write(entries, pending + [self._sink.body(event) for event in events])
-        self._entries.extend(entries)
+        self.entries.extend(entries)
         self._sink.step_kept()
         self._steered = self._steered or answer == STEER
         if answer not in ("", STEER) and self._lease.stop is None:
@@ -118,12 +114,12 @@ class TurnJournal:
     async def _write(self, entries: Sequence[JournalEntry], bodies: Sequence[bytes]) -> str:
         """Return '', a stop word or ``STEER``. Without entries, look whether the turn is held and its journal whole."""
         encoded = [encode_entry(entry) for entry in entries]
-        steps = sum(isinstance(entry, StepEntry) for entry in [*self._entries, *entries])
-        usage = used_with(self._turn, usage_of([*self._entries, *entries]))
+        steps = sum(isinstance(entry, StepEntry) for entry in [*self.entries, *entries])
+        usage = used_with(self._turn, usage_of([*self.entries, *entries]))
 
         async def write() -> str:
             return await self._cell.append_step(
-                self._turn, length=len(self._entries), step=steps + 1, entries=encoded, bodies=bodies, usage=usage,
+                self._turn, length=len(self.entries), step=steps + 1, entries=encoded, bodies=bodies, usage=usage,
                 answering=answering(entries, steps + 1),
             )  # fmt: skip
 
@@ -143,14 +139,14 @@ class TurnJournal:
             return []
         with self._from_what_is_left():
             stop, found = await patiently(
-                self._lease, lambda: self._cell.steer(self._turn, length=len(self._entries), step=step)
+                self._lease, lambda: self._cell.steer(self._turn, length=len(self.entries), step=step)
             )
         if stop:
             self._lease.end(Stop.SUPERSEDED if stop == SUPERSEDED else Stop.CANCELLED, stop, at_once=False)
             raise StopSignal(self._lease.stop or Stop.CANCELLED)
         self._steered = False
         entries = [decode_entry(data) for data in found]
-        self._entries += entries
+        self.entries += entries
         return steered_of(entries)
 
     async def _on_disk(self) -> None:
