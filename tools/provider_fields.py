@@ -131,7 +131,7 @@ def parameters(service: str) -> dict[str, str]:
 def events(service: str) -> dict[str, str]:
     """Return what happens to each event, and to each field of a chunk, of the service's SDK.
 
-    An empty text is that of one that nobody has looked at.
+    A parameter that was not classified yet has an empty text.
     """
     if service == "openai":
         known, names = ResponsesDecoder.TAKES, _kinds(ResponseStreamEvent)

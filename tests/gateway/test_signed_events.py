@@ -1,4 +1,4 @@
-"""Events that services have signed: GitHub, Stripe, and whoever follows Standard Webhooks."""
+"""Events that services have signed: GitHub, Stripe, and services that follow Standard Webhooks."""
 
 import base64
 import hashlib

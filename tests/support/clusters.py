@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -18,13 +18,20 @@ NODE_TIMEOUT_MS = 1000
 class Cluster:
     """So many primaries that share the slots, each with so many replicas. Data survives the death of a primary."""
 
-    def __init__(self, kind: Kind = "valkey", *, primaries: int = 3, replicas: int = 0) -> None:
-        self.nodes = [self._node(kind) for _ in range(primaries * (1 + replicas))]
+    def __init__(
+        self,
+        kind: Kind = "valkey",
+        *,
+        primaries: int = 3,
+        replicas: int = 0,
+        config: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        self.nodes = [self._node(kind, config()) for _ in range(primaries * (1 + replicas))]
         self.primaries = self.nodes[:primaries]
 
     @staticmethod
-    def _node(kind: Kind) -> RedisServer:
-        config = {
+    def _node(kind: Kind, more: dict[str, str]) -> RedisServer:
+        config = more | {
             "cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-node-timeout": str(NODE_TIMEOUT_MS),
             "cluster-require-full-coverage": "no", "repl-diskless-sync-delay": "0", "appendonly": "yes",
         }  # fmt: skip

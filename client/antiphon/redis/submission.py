@@ -55,51 +55,51 @@ class Submission:
         return AsyncTurn(connections, turn, self._ref.id, self._work.schema)
 
 
-Told: TypeAlias = AsyncTurn | AgentError
+Outcome: TypeAlias = AsyncTurn | AgentError
 
 
-async def submit_all(connections: Connections, wanted: Sequence[Submission]) -> list[Told]:
+async def submit_all(connections: Connections, wanted: Sequence[Submission]) -> list[Outcome]:
     """Submit these in order; each becomes its turn, or the error with which it was refused.
 
     When a cell can no longer be reached, the rest of its turns is not tried.
     """
-    told: dict[int, Told] = {}
+    outcomes: dict[int, Outcome] = {}
     of_cells: dict[Cell, dict[int, Submission]] = defaultdict(dict)
     for place, one in enumerate(wanted):
         of_cells[connections.cell_of_session(one.session)][place] = one
-    await asyncio.gather(*(_submit_to(cell, connections, some, told) for cell, some in of_cells.items()))
-    return [told[place] for place in range(len(wanted))]
+    await asyncio.gather(*(_submit_to(cell, connections, some, outcomes) for cell, some in of_cells.items()))
+    return [outcomes[place] for place in range(len(wanted))]
 
 
 async def _submit_to(
-    cell: Cell, connections: Connections, wanted: Mapping[int, Submission], told: dict[int, Told]
+    cell: Cell, connections: Connections, wanted: Mapping[int, Submission], outcomes: dict[int, Outcome]
 ) -> None:
     """Submit the turns of a cell. While the server accepts those of some calls, the next ones are encoded."""
     calls: deque[asyncio.Task[StoreUnavailable | None]] = deque()
     lost, most = None, 1  # the first call goes alone: a server that does not know the script is sent it once
-    for turns in _encoded(connections, wanted, told):
+    for turns in _encoded(connections, wanted, outcomes):
         if lost is None and len(calls) == most:
             lost, most = await calls.popleft(), AT_ONCE
         if lost is not None:
-            told |= dict.fromkeys(turns, lost)
+            outcomes |= dict.fromkeys(turns, lost)
             continue
-        calls.append(asyncio.create_task(_call(cell, connections, wanted, turns, told)))
+        calls.append(asyncio.create_task(_call(cell, connections, wanted, turns, outcomes)))
         await asyncio.sleep(0)  # it is sent now
     for call in calls:
         await call
 
 
 def _encoded(
-    connections: Connections, wanted: Mapping[int, Submission], told: dict[int, Told]
+    connections: Connections, wanted: Mapping[int, Submission], outcomes: dict[int, Outcome]
 ) -> Generator[dict[int, NewTurn]]:
-    """The turns of each call, by their places. One that cannot be submitted is told so."""
+    """The turns of each call, by their places. The error of one that cannot be submitted is its outcome."""
     turns: dict[int, NewTurn] = {}
     size = 0
     for place, one in wanted.items():
         try:
             turns[place] = one.new_turn(connections)
         except AgentError as exc:
-            told[place] = exc
+            outcomes[place] = exc
             continue
         size += len(turns[place].request)
         if len(turns) == MOST_TURNS or size > MOST_BYTES:
@@ -114,15 +114,15 @@ async def _call(
     connections: Connections,
     wanted: Mapping[int, Submission],
     turns: Mapping[int, NewTurn],
-    told: dict[int, Told],
+    outcomes: dict[int, Outcome],
 ) -> StoreUnavailable | None:
     """Submit these turns in one call. Returns why the cell can no longer be reached."""
     try:
         answers = await cell.submit_many([*turns.values()])
     except StoreError as exc:
-        told |= dict.fromkeys(turns, exc)
+        outcomes |= dict.fromkeys(turns, exc)
         return exc if isinstance(exc, StoreUnavailable) else None
     for (place, turn), answer in zip(turns.items(), answers, strict=True):
         refused = isinstance(answer, AgentError)
-        told[place] = answer if refused else wanted[place].turn(connections, turn.turn_id)
+        outcomes[place] = answer if refused else wanted[place].turn(connections, turn.turn_id)
     return None

@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS antiphon_turns (
 )
 COLUMNS = "session_id, turn_id, tenant, agent, created, text"
 SECURE_DELETE = (3, 42, 0)
-"""The first SQLite whose index can overwrite the words of a removed row at once. Before, the index is written anew."""
+"""The first SQLite whose index overwrites the words of a removed row. With an older one, the index is rewritten."""
 
 
 class SQLiteTurns(TurnIndex):

@@ -16,8 +16,8 @@ from antiphon.tools.functions import Tool
 def sleep(*, max: timedelta | float) -> Tool[Any, Any]:  # noqa: A002 - it reads well at the call
     """Return a tool with which a model lets its turn sleep, for at most ``max`` (a ``timedelta`` or seconds).
 
-    The turn is suspended as in ``Context.sleep``. A model that asks for a longer sleep is told the bound. Raises
-    ``InvalidTool`` if ``max`` is not from 1 second to 30 days.
+    The turn is suspended as in ``Context.sleep``. A model that asks for a longer sleep receives an error with the
+    bound. Raises ``InvalidTool`` if ``max`` is not from 1 second to 30 days.
 
     >>> sleep(max=timedelta(hours=8)).name
     'sleep'

@@ -135,8 +135,8 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
 _WANTED = {
     b"tool": "waits for its result",
     b"approval": "waits to be approved or rejected",
-    b"sleep": "sleeps until its time: nobody decides about it",
-    b"event": "waits for an event: nobody decides about it",
+    b"sleep": "sleeps until its time, and takes no decision",
+    b"event": "waits for an event, and takes no decision",
 }
 
 

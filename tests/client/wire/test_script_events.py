@@ -21,7 +21,7 @@ async def send(cell, data="7", *, name="paid", key="k1", tenant=None):
 
 
 async def received(cell, wait=None):
-    """What the next attempt at the turn is told of its wait."""
+    """What the next attempt at the turn receives of its wait."""
     decision = claimed_decisions(await cell.take_one())[(wait or paid()).id]
     return decision.arguments and decision.arguments["data"]
 
@@ -106,7 +106,7 @@ async def test_without_an_event_the_wait_is_over_at_its_time(cell, aside):
     assert await cell.reap_after(59_000) == []
     await cell.reap_after(1_000)
     assert await received(cell) is None
-    assert await send(cell) == 0, "nobody waits any more"
+    assert await send(cell) == 0, "no turn waits any more"
 
 
 async def test_an_event_is_kept_for_a_day_and_its_key_as_long(cell):

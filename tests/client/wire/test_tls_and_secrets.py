@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import redis
 from redis.asyncio import Redis
+from support.clusters import Cluster
 from support.network import free_port
 from support.servers import RedisServer, Sentinel
 
@@ -137,6 +138,27 @@ async def refusal(url):
         with pytest.raises(StoreUnavailable) as refused:
             await client.submit("s", "x")
     return str(refused.value)
+
+
+@tls_server
+@pytest.mark.lasting_keys("ant:*")
+async def test_a_cluster_with_tls_and_a_password(certificate):
+    config = lambda: tls_config(certificate, free_port()) | {"tls-cluster": "yes"}  # noqa: E731
+    with Cluster("redis", primaries=2, config=config) as cluster:
+        for node in cluster.nodes:
+            cluster.call(node, "CONFIG", "SET", "requirepass", WORD)
+        places = ",".join(f"127.0.0.1:{node.config['tls-port']}" for node in cluster.nodes)
+        url = f"rediss+cluster://:{WORD}@{places}?cells=4&ssl_ca_certs={certificate / 'cert.pem'}"
+        async with AsyncClient(url) as client:
+            sessions = [f"s{number}" for number in range(8)]
+            for session in sessions:
+                await client.submit(session, "Hi", agent="a")
+            assert {one.session_id async for one in client.sessions()} == set(sessions)
+        async with AsyncClient(url.replace(WORD, "wrong")) as client:
+            with pytest.raises(AgentError) as refused:
+                await client.submit("s", "Hi", agent="a")
+        assert "password" in str(refused.value)
+        assert WORD not in repr(refused.value)
 
 
 async def test_a_url_that_asks_for_tls_where_there_is_none_is_told_so(redis_url):

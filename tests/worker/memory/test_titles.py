@@ -1,4 +1,4 @@
-"""A session is named after its first finished turn, by a model or a function, unless somebody else has named it."""
+"""A session is named after its first finished turn, by a model or a function, unless it has a title already."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class Step:
         return [call for call in self.entry.message.tool_calls if call.call_id not in self.results]
 
     def to_run(self, decisions: Mapping[str, Decision]) -> list[ToolCall]:
-        """Return the calls that have waited and need their tool: those that nobody has answered."""
+        """Return the calls that have waited and still need their tool: those without an answer."""
         return [
             call
             for call in self.open_calls

@@ -79,7 +79,7 @@ class Cheaper(ProviderError):
 
     def __init__(self, message: str | None = None, **where: Any) -> None:
         super().__init__(message, **where)
-        self.code = BudgetReached.code  # of its own: whoever reads the code gets the public error
+        self.code = BudgetReached.code  # callers see the code of the public error
 
 
 class Budgets:

@@ -47,7 +47,7 @@ class Published(Struct):
 class AnswerKeeper(Protocol):
     """Keeps the id of the answer to one model call, so that another attempt can continue to read it.
 
-    ``response_id`` is that of an earlier attempt, or ''. ``stopped``: nobody will read the rest, so that the service
+    ``response_id`` is that of an earlier attempt, or ''. ``stopped``: the rest will not be read, so that the service
     may stop writing it.
     """
 

@@ -184,6 +184,10 @@ class Place:
         self.cells = cells_of(url)
         if not (number.isascii() and number.isdigit() and int(number) < self.cells):
             raise ValueError(f"cell= must be the number of one of the {self.cells} cells, from 0")
+        if urlsplit(url).path.strip("/") not in ("", "0"):
+            raise ValueError(
+                "a cluster has database 0 only: use ANTIPHON_PREFIX for several deployments on one"
+            )
         self.number = int(number)
         self.tag = tags(self.cells)[self.number]
         self.slot = key_slot(self.tag.encode())

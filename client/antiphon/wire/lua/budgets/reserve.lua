@@ -8,8 +8,8 @@
 -- @args turn session fence number cost tokens lasts_ms switched scopes...    `cost` is '' without a price; `switched` is '1' for a fallback; per scope: scope, name, 'inner', 'outer' or 'all', own as JSON
 -- -> RESERVED, ledgers     (also for a repetition)
 -- -> BUSY                  other calls hold the rest
--- -> REACHED, action, scope, per, unit, limit, used, ms until it begins anew (0: never)
--- -> UNPRICED              a cost is limited that nobody can know
+-- -> REACHED, action, scope, per, unit, limit, used, ms until its window ends (0: never)
+-- -> UNPRICED              a cost is limited, and the call has no price
 -- -> SUPERSEDED            a later attempt at the turn has asked
 -- @include ledgers
 local FOR_EVER_MS, DEFAULT_TTL_MS = 100 * 365 * DAY_MS, 30 * DAY_MS
