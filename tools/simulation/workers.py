@@ -77,7 +77,8 @@ class Worker:
             return self._steer(task, random)
         if not task.here and not task.turn.stop:
             return self._place(task, random)
-        act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, 3, 4, 2])[0]
+        steps = 3 if task.here else 0  # any revision ends a stopped turn, without a step
+        act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, steps, 4, 2])[0]
         return act(task, random)
 
     def _may_be_steered(self, task: Task) -> bool:
