@@ -369,13 +369,13 @@ class AsyncClient:
         """
         return AsyncSchedules(self.connections, session, tenant)
 
-    def agents(self) -> AsyncAgents:
-        """Return the agents of the workers by revision.
+    def agents(self, *, sessions: bool = False) -> AsyncAgents:
+        """Return the agents of the workers by revision. ``sessions`` counts those on each, which reads all sessions.
 
         >>> [one.agent async for one in client.agents()]  # without those that travel with their turns
         []
         """
-        return AsyncAgents(self.connections)
+        return AsyncAgents(self.connections, sessions=sessions)
 
     def webhooks(self, *, tenant: str | None = None) -> AsyncWebhooks:
         """Return the webhooks, perhaps of one tenant: URLs that workers tell of the ends of turns.

@@ -9,6 +9,7 @@ async with AsyncClient("redis://localhost:6379/0") as client:
 from __future__ import annotations
 
 from antiphon.async_client import AsyncClient, SessionSnapshot
+from antiphon.model.promotions import Promotion
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
 from antiphon.redis.budgets import AsyncBudgets
@@ -30,6 +31,6 @@ __all__ = [
     "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient", "AsyncFacts",
     "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts", "FailedTurn",
     "FollowedEvent",
-    "Forgotten", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission",
+    "Forgotten", "Promotion", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission",
     "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
 ]  # fmt: skip

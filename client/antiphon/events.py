@@ -275,6 +275,7 @@ class AgentChanged(EventBase, tag="agent_changed"):
     """The session's turns run on another revision of ``agent`` from now on. ``reason`` is why.
 
     ``revision_unavailable``: no worker has had the ``previous`` one for as long as the agent's ``rollout`` waits.
+    ``promoted`` and ``rolled_back``: an operator has decided so.
     """
 
     type: ClassVar[Literal["agent_changed"]] = "agent_changed"

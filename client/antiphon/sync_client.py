@@ -17,6 +17,7 @@ from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import IfBusy, Priority, SessionWord, WhileSuspended
 from antiphon.model import CallerTool, Response, Status
 from antiphon.model.budget import Budget, BudgetScope, BudgetState
+from antiphon.model.promotions import Promotion
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import FollowedEvent
 from antiphon.redis.budgets import AsyncBudgets
@@ -446,13 +447,13 @@ class Client(Synchronous[AsyncClient]):
         """
         return Schedules(self._async.schedules(session, tenant=tenant))
 
-    def agents(self) -> Agents:
-        """Return the agents of the workers by revision.
+    def agents(self, *, sessions: bool = False) -> Agents:
+        """Return the agents of the workers by revision. ``sessions`` counts those on each, which reads all sessions.
 
         >>> [one.agent for one in client.agents()]  # without those that travel with their turns
         []
         """
-        return Agents(self._async.agents())
+        return Agents(self._async.agents(sessions=sessions))
 
     def webhooks(self, *, tenant: str | None = None) -> Webhooks:
         """Return the webhooks, perhaps of one tenant: URLs that workers tell of the ends of turns.
@@ -678,7 +679,10 @@ class Client(Synchronous[AsyncClient]):
 
 
 class Agents(Synchronous[AsyncAgents]):
-    """The agents that workers have, by name and revision.
+    """The agents that workers have, by name and revision, and which revisions sessions take at their next turns.
+
+    A promotion decides for turns that have not begun, in all workers at once, without a restart. With several cells, it
+    is written to one after the other: if it fails, repeat it.
 
     >>> from antiphon import Client
     >>> client = Client("redis://localhost:6379/0")
@@ -688,6 +692,67 @@ class Agents(Synchronous[AsyncAgents]):
 
     def __iter__(self) -> Iterator[AgentRevision]:
         return iterate(aiter(self._async), instead="AsyncAgents")
+
+    def promotions(self) -> dict[str, Promotion]:
+        """Return which revisions sessions take, by agent, for those of which that was decided. Raises ``StoreError``.
+
+        >>> client.agents().promotions()
+        {}
+        """
+        return call(self._async.promotions())
+
+    def promote(
+        self,
+        revision: str,
+        *,
+        share: float | None = None,
+        tenant: str | None = None,
+        session: str | None = None,
+    ) -> Promotion:
+        """Let the next turn of all sessions take a revision: of a ``share`` of them, a tenant or a single session.
+
+        ``revision`` is ``"agent@revision"`` or ``"agent@label"``, of a worker that is running. A ``share`` is above 0
+        and up to 1, and takes sessions by a hash of their ids; the other sessions take the revision that was promoted
+        to all, or if none was, the only other one that workers have. Pinned sessions stay on theirs, unless
+        ``session`` names them. Turns that have begun stay on theirs. A session whose turn begins on another revision
+        than its last one has the event ``agent_changed``.
+
+        Returns what sessions take from now on. Raises ``UsageError`` and ``StoreError``; repeating it changes nothing.
+
+        >>> client.agents().promote("support@2f1c07d9be52", share=0.05)  # doctest: +SKIP
+        Promotion(revision='8bee1897a458', canary='2f1c07d9be52', share=0.05, ...)
+        """
+        return call(self._async.promote(revision, share=share, tenant=tenant, session=session))
+
+    def pause(self, agent: str) -> Promotion:
+        """Let no further session take the revision that is promoted to a share; those whose last turn ran on it stay.
+
+        ``promote`` continues. Raises ``UsageError`` without such a revision, and ``StoreError``.
+
+        >>> client.agents().pause("support")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: Nothing to pause: no revision of support is promoted to a share.
+        """
+        return call(self._async.pause(agent))
+
+    def roll_back(self, agent: str) -> Promotion:
+        """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
+
+        Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
+        was promoted. Raises ``UsageError`` if no other revision was promoted before, and ``StoreError``.
+
+        >>> client.agents().roll_back("support")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: Nothing to roll back: no other revision of support was promoted before.
+        """
+        return call(self._async.roll_back(agent))
+
+    def reset(self, agent: str) -> None:
+        """Forget all promotions of an agent: its turns take the revision of the worker that claims them again.
+
+        >>> client.agents().reset("support")
+        """
+        call(self._async.reset(agent))
 
 
 class Facts(Synchronous[AsyncFacts]):

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
+from antiphon.errors import UsageError
 from antiphon.input.values import Priority
+from antiphon.model.promotions import Promotion, paused, promoted, rolled_back
 from antiphon.wire.lists.webhooks import What
+from antiphon.wire.promotions import read_promotions
 from simulation.beside import Due
 from simulation.hooks import Round
 from simulation.model import ENDED, is_deleted, queue_of
 from simulation.stock import StockWorker
-from simulation.workers import DIES, EVENTS, LOST, REVISES, Worker
+from simulation.workers import AGENT, DIES, EVENTS, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
 
 READ = "r1"
@@ -45,6 +49,7 @@ WEIGHTS = FIRST_WEIGHTS | {
     "stock": 12,
     "receivers": 14,
     "readers": 14,
+    "operators": 4,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -54,10 +59,11 @@ SET_BACK = {"client": 8, "w1": 16, "time": 2, "clock": 10, "receivers": 16, "peo
 PEOPLE = {"client": 8, "w1": 18, "w2": 12, "people": 40, "time": 4}
 STALLED = {"client": 8, "w1": 18, "w2": 12, "people": 10, "time": 12, "reaper": 10}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
+PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
-    "editing/erase": LIVES, "include/clock_back": SET_BACK,
+    "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
     "decide": PEOPLE, "suspend": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
@@ -92,6 +98,7 @@ class Actors:
         self._stock = StockWorker(world, "stock", self._dead, APPS["w1"])
         self._rounds: list[Round | None] = [None, None]  # of two deliverers
         self._wishes = 0
+        self._promotions: list[bytes] = []  # as operators have read them
         self._acts: dict[str, Callable[[Random], None]] = {
             **{f"w{n}": worker.act for n, worker in enumerate(self._workers, 1)},
             "client": self._client,
@@ -114,6 +121,7 @@ class Actors:
             "apps": lambda random: random.choice(self._workers).lacks(random, self._workers),
             "stock": self._stock.act,
             "receivers": self._receivers,
+            "operators": self._operators,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 
@@ -144,6 +152,31 @@ class Actors:
             self._world.cancel(turn, "enough", random.choice(["partial", "steps", "nothing"]))
         else:
             self._world.snapshot(random.choice([*self._world.model.sessions] or SESSIONS))
+
+    def _operators(self, random: Random) -> None:
+        """They promote revisions, pause and roll back; some have read what others have changed since."""
+        earlier = self._promotions[-1] if self._promotions and random.random() < 0.2 else None
+        before = self._world.model.promotions if earlier is None else earlier
+        known = read_promotions(before).agents.get(AGENT, Promotion())
+        revision, whose = (
+            random.choice([*APPS.values()]),
+            random.choice(["all", "share", "tenant", "session"]),
+        )
+        asked: dict[str, dict[str, Any]] = {
+            "all": {}, "share": {"share": random.choice([0.2, 0.5, 0.8])},
+            "tenant": {"tenant": random.choice([*filter(None, OF_TENANTS)])},
+            "session": {"session": random.choice(SESSIONS)},
+        }  # fmt: skip
+        try:
+            after = {
+                "promote": lambda: promoted(known, revision, **asked[whose]), "reset": lambda: None,
+                "pause": lambda: paused(known, AGENT), "roll back": lambda: rolled_back(known, AGENT),
+            }[random.choices(["promote", "reset", "pause", "roll back"], [4, 1, 1, 2])[0]]()  # fmt: skip
+        except UsageError:
+            return
+        self._promotions.append(self._world.model.promotions)
+        for _ in range(2 if random.random() < LOST else 1):
+            self._world.promote(before, {} if after is None else {AGENT: after})
 
     def _editor(self, random: Random) -> None:
         """A client that cuts histories, copies them, and submits turns that take the place of their second half."""

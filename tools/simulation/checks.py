@@ -35,6 +35,7 @@ PROMISES = {
     "steered_into": "G13 whom it steers", "lacking": "who lacks what it needs",
     "app": "G26 on which App a turn has begun",
     "revision": "G26 on which revision a turn runs", "pins": "G26 which revisions a session keeps",
+    "ran": "G26 on which revisions a session ran",
     "session_usage": "what a session has used",
     "wait": "G12 each call has one decision", "decision": "G12 each call has one decision",
 }  # fmt: skip

@@ -10,8 +10,9 @@ from typing import Any
 
 from antiphon.model import OpenCall, Wait
 from antiphon.wire.cell import STEER, SUPERSEDED
+from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn, Claims
-from antiphon.wire.revisions import pins_of
+from antiphon.wire.revisions import pins_of, ran_on
 from simulation.world import Calls, World
 
 EVENTS = ["paid", "sent"]  # that turns wait for
@@ -175,17 +176,26 @@ class Worker:
 
     def _place(self, task: Task, random: Random) -> None:
         """Run the turn if it belongs on this revision; leave it to others, or move it as at its time limit."""
-        turn, pins = task.turn, pins_of(task.turn)
-        wanted = turn.revision or turn.app or pins.get(AGENT) or self.app
+        turn, pins, ran = task.turn, pins_of(task.turn), ran_on(task.turn)
+        promotion = read_promotions(turn.promotions).agents.get(AGENT)
+        chosen = pins.get(AGENT) if promotion is None else promotion.choice(
+            AGENT, turn.session_id, tenant=turn.tenant, ran=ran.get(AGENT, ""), pinned=pins.get(AGENT, "")
+        )  # fmt: skip
+        wanted = turn.revision or turn.app or chosen or self.app
         pinned = len(turn.session_id) % 2 == 0 or bool(pins)
         kept = {AGENT: self.app} if pinned else None
+        noted = {} if promotion is None else {AGENT: self.app}
+        more = (pinned and pins != kept) or noted != ran
         moves = wanted != self.app and random.random() < MOVES
-        if moves or (wanted == self.app and ((pinned and not pins) or not (turn.app or turn.revision))):
+        if moves or (wanted == self.app and (more or not (turn.app or turn.revision))):
 
             def answered() -> None:
                 turn.revision, task.here = self.app, True
 
-            self._send(task, random, lambda: self._world.begin(turn, self.app, kept, moves=moves), answered)
+            call = partial(
+                self._world.begin, turn, self.app, kept, None if noted == ran else noted, moves=moves
+            )
+            self._send(task, random, call, answered)
         elif wanted == self.app:
             task.here = True
         else:

@@ -33,6 +33,7 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import IfBusy, Keep, Priority
 from antiphon.model import Decision, DecisionKind, OpenCall, Usage, Wait, encode
+from antiphon.model.promotions import Promotion, Promotions
 from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.editing import (
     Change,
@@ -46,6 +47,7 @@ from antiphon.wire.editing import (
 )
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.notices import follow
+from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn
 from antiphon.wire.revisions import begin
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
@@ -425,12 +427,21 @@ class World:
             answer = "CONFLICT"
         return self.did(f"append_step {turn.turn_id}/{turn.fence} at {length} {list(entries)}", answer)
 
-    def begin(self, turn: ClaimedTurn, revision: str, pins: Mapping[str, str] | None, *, moves: bool) -> bool:
+    def promote(self, before: bytes, after: dict[str, Promotion]) -> bool:
+        """An operator decides which revisions sessions take, and may have read what no longer holds."""
+        text = encode(Promotions(read_promotions(before).version + 1, after)) if after else b""
+        answer = run(self.cell.run("promote", before, text))
+        return self.did(f"promote {after}", answer[0] == b"PROMOTED")
+
+    def begin(
+        self, turn: ClaimedTurn, revision: str, pins: Mapping[str, str] | None, ran: Mapping[str, str] | None, *,
+        moves: bool,
+    ) -> bool:  # fmt: skip
         body = self._body("agent_changed", turn, 0)
-        answer = run(begin(self.cell, turn, revision, pins=pins, bodies=[body] if moves else []))
+        answer = run(begin(self.cell, turn, revision, pins=pins, ran=ran, bodies=[body] if moves else []))
         if answer:
             self._ran_on[turn.turn_id, turn.run] = revision
-        return self.did(f"begin {turn.turn_id}/{turn.fence} on {revision}, pins {pins}", answer)
+        return self.did(f"begin {turn.turn_id}/{turn.fence} on {revision}, pins {pins}, ran {ran}", answer)
 
     def runs(self, turn: ClaimedTurn, revision: str) -> None:
         """A step runs on this revision: on that of all earlier ones, if its worker still holds it."""

@@ -58,6 +58,10 @@ class Settings(CommandSettings):
     drain: float = setting(
         25.0, "How long turns may continue after SIGTERM before they are requeued, in seconds", at_least(0)
     )
+    retire: bool = setting(
+        False,
+        "Drain once nothing needs the revisions of the App's agents any more, because others were promoted",
+    )
     crash_limit: int = setting(10, "How many crashes of its worker fail a turn", at_least(1))
     isolated_turns: int = setting(
         16,

@@ -32,7 +32,8 @@ SECTIONS = {
     "Operation": {
         "top": ("top",),
         "explain": ("explain",),
-        "operation": ("workers", "agents", "queues", "cells", "failed", "requeue"),
+        "operation": ("workers", "queues", "cells", "failed", "requeue"),
+        "agents": ("agents",),
         "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "event", "export", "forget"),
     },
     "Getting started": {

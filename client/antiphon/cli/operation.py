@@ -23,7 +23,7 @@ from antiphon.cli.arguments import (
     redis_urls,
 )
 from antiphon.cli.terminal import ago, clock_time, printable
-from antiphon.client import AgentRevision, AsyncClient
+from antiphon.client import AsyncClient
 from antiphon.errors import CODES, AgentError
 from antiphon.input.ids import turn_id
 from antiphon.redis.cells import prefix_of
@@ -166,25 +166,6 @@ def workers(argv: list[str]) -> int:
     head = "worker, queues, state, turns, finished, failed, tokens, lag, started, heard"
     print_found(options, found, head, rows, "There is no worker: start one with `antiphon worker`.")
     return 0 if found else 1
-
-
-def agents(argv: list[str]) -> int:
-    """List the agents of the workers by revision, and the turns that have begun on each
-
-    A revision without workers is listed if turns still need it.
-    """
-    parser = command_parser(agents)
-    options = _parsed(parser, argv)
-    found = read_client(options, _agents)
-    rows = [
-        [one.agent, one.revision, one.label or "-", len(one.workers), one.running, one.turns] for one in found
-    ]
-    head = "agent, revision, label, workers, running, unfinished"
-    return print_found(options, found, head, rows, "No worker has agents of its own.")
-
-
-async def _agents(client: AsyncClient) -> list[AgentRevision]:
-    return [one async for one in client.agents()]
 
 
 def queues(argv: list[str]) -> int:

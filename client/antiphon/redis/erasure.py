@@ -8,9 +8,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from antiphon.model.budget import BUDGET_SCOPES
+from antiphon.model.promotions import Promotion, without
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
+from antiphon.wire.promotions import change_promotions
 
 SCANNED = 1000  # keys that one round trip looks at
 OF_A_SESSION = ("inbox", "history", "events", "turns", "scheduled")
@@ -162,9 +164,20 @@ class Search:
             if doomed:
                 await asked(self._cell.redis.hdel(self._cell.keys.budgets(scope), *doomed))
 
+    async def _remove_promotions(self) -> None:
+        tenant = self._tenant if self._user is None else None
+
+        def change(known: dict[str, Promotion]) -> dict[str, Promotion]:
+            return {
+                agent: without(one, tenant=tenant, sessions=self._sessions) for agent, one in known.items()
+            }
+
+        await change_promotions(self._cell, change)
+
     async def _look_for_remains(self) -> None:
         """Of budgets, of erased turns, of graphs that have run turns, and of copies outside this Redis."""
         await self._remove_budgets()
+        await self._remove_promotions()
         if self._threads:
             await asked(self._cell.redis.unlink(*self._threads))
         for turn in self._erased:

@@ -146,6 +146,8 @@ KINDS: tuple[Kind, ...] = (
          "call may start", "a minute after the last turn that waited for it"),
     Kind("app", "app:{}", "string", "the revisions of an App's agents, by a hash of what the App has",
          "31 days after the last worker with it"),
+    Kind("promotions", "promotions", "string", "which revisions of agents sessions take at their next turns, as JSON "
+         "by agent", "until the last one is reset", lasting=True),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the wake-up key of a queue or a stopping worker, at most one entry",
@@ -310,6 +312,7 @@ class Keys:
     pydantic_index = _One()
     notices = _One()
     quarantined = _One()
+    promotions = _One()
 
     def live(self, database: int, session_id: str) -> str:
         return self.of("live", database, session_id)

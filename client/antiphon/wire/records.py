@@ -150,6 +150,8 @@ class ClaimedTurn(Struct):
     revision: str = ""  # on which it runs, if that was noted
     missed_ms: int | None = None  # for how long no worker has had its revision
     pins: bytes | None = None  # the revisions that its session keeps
+    ran: bytes | None = None  # the revisions of its session's last turns, where promotions decide on them
+    promotions: bytes | None = None  # which revisions of agents sessions take
 
 
 class ReceivedEvent(NamedTuple):
@@ -258,7 +260,7 @@ class TurnRecord(Struct):
 
 def claims(
     turns: list[list[Any]], foreign: list[list[bytes]], alone: list[bytes], damaged: list[list[bytes]],
-    others: list[list[bytes]],
+    others: list[list[bytes]], promotions: bytes | None = None,
 ) -> Claims:  # fmt: skip
     """Read the answer of the claim script. A turn that cannot be read is damaged: its lease will expire."""
     found: list[ClaimedTurn] = []
@@ -266,6 +268,7 @@ def claims(
     for fields in turns:
         try:
             found.append(claimed_turn(fields))
+            found[-1].promotions = promotions
         except (ValueError, AttributeError, TypeError) as exc:
             session, turn = (text_of(value) for value in fields[:2])
             broken.append(Damaged(session, turn, f"It cannot be read: {exc}"))
@@ -280,9 +283,22 @@ def claims(
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     """Read a turn from the answer of the claim script."""
     session, turn, session_fields, turn_fields, journal, history, length, decisions, received = fields
-    fence, stop, system, variables, agent, window, summary, restored, refused, untold, usage, steer, pins = (
-        session_fields
-    )
+    (
+        fence,
+        stop,
+        system,
+        variables,
+        agent,
+        window,
+        summary,
+        restored,
+        refused,
+        untold,
+        usage,
+        steer,
+        pins,
+        ran,
+    ) = session_fields
     (
         request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, app, tenant,
         revision, missed, failing, spent,
@@ -299,7 +315,7 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         text_of(untold), usage, text_of(lacking), decisions, steer == turn, text_of(app),
         text_of(tenant) if tenant else "",
         [ReceivedEvent.of(*one) for one in received if one[1]] if received else [],
-        text_of(revision) if revision else "", None if missed == b"" else int(missed), pins,
+        text_of(revision) if revision else "", None if missed == b"" else int(missed), pins, ran,
     )  # fmt: skip
 
 

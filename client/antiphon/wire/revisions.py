@@ -1,4 +1,4 @@
-"""The revision on which a turn runs, and those that its session keeps."""
+"""The revision on which a turn runs, those that its session keeps, and those on which its agents last ran."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from antiphon.wire.records import ClaimedTurn, readable
 
 
 async def begin(
-    cell: Cell, turn: ClaimedTurn, revision: str, *, pins: Mapping[str, str] | None = None, bodies: Sequence[bytes] = ()
+    cell: Cell, turn: ClaimedTurn, revision: str, *, pins: Mapping[str, str] | None = None,
+    ran: Mapping[str, str] | None = None, bodies: Sequence[bytes] = (),
 ) -> bool:  # fmt: skip
     """Note on which revision a turn runs, and the ``pins`` of its session. Returns False under another fence.
 
-    ``bodies`` are events that are published with it. Raises ``StoreError``.
+    ``ran`` are the revisions on which the session's agents last ran; an empty one removes them. ``bodies`` are events
+    that are published with it. Raises ``StoreError``.
     """
     session = turn.session_id
     answer = await cell.run(
         "begin", session, turn.turn_id, turn.fence, revision, encode(pins) if pins else b"",
-        *cell.seal.seal_all(session, "event", bodies),
+        b"" if ran is None else encode(ran), *cell.seal.seal_all(session, "event", bodies),
     )  # fmt: skip
     match answer:
         case [b"OK", _]:
@@ -35,7 +37,19 @@ async def begin(
 
 def pins_of(turn: ClaimedTurn) -> dict[str, str]:
     """Return the revisions that the turn's session keeps, by agent. Raises ``CorruptRecord``."""
-    if not turn.pins:
+    return _by_agent(turn, turn.pins, "that a session keeps")
+
+
+def ran_on(turn: ClaimedTurn) -> dict[str, str]:
+    """Return the revisions of the last turns of the session, by agent, as far as they are noted.
+
+    Raises ``CorruptRecord``.
+    """
+    return _by_agent(turn, turn.ran, "of a session's last turns")
+
+
+def _by_agent(turn: ClaimedTurn, stored: bytes | None, what: str) -> dict[str, str]:
+    if not stored:
         return {}
-    with readable("The revisions that a session keeps", session_id=turn.session_id):
-        return msgspec.json.decode(turn.pins, type=dict[str, str])
+    with readable(f"The revisions {what}", session_id=turn.session_id):
+        return msgspec.json.decode(stored, type=dict[str, str])

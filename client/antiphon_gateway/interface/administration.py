@@ -8,10 +8,12 @@ from msgspec import Meta, Struct
 
 from antiphon.client import (
     AgentRevision,
+    AsyncAgents,
     AsyncFacts,
     AsyncSchedules,
     AsyncWebhooks,
     Fact,
+    Promotion,
     Schedule,
     TenantLimits,
     Webhook,
@@ -228,10 +230,26 @@ class WorkerList(Struct):
     workers: list[WorkerRow]
 
 
+class AgentsQuery(Struct, kw_only=True):
+    """With ``sessions``, the sessions on each revision are counted, which reads all sessions."""
+
+    sessions: bool = False
+
+
 class AgentList(Struct):
-    """The agents of the workers, by name and revision."""
+    """The agents of the workers, by name and revision, and what was promoted, by agent."""
 
     agents: list[AgentRevision]
+    promotions: dict[str, Promotion]
+
+
+class Promote(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which ``revision`` (or label) of an agent sessions take: a ``share`` of all, a ``tenant``'s, one, or all."""
+
+    revision: str
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    tenant: str | None = None
+    session: str | None = None
 
 
 class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -263,13 +281,61 @@ async def show_workers(call: Call[None, None]) -> WorkerList:
 
 
 @operation("GET", "/agents", right="admin")
-async def show_agents(call: Call[None, None]) -> AgentList:
-    """Read the agents of the workers by revision, and what runs on each
+async def show_agents(call: Call[AgentsQuery, None]) -> AgentList:
+    """Read the agents of the workers by revision, what runs on each, and which ones sessions take
 
     Only for keys of every session of every tenant.
     """
+    known = _agents(call, sessions=call.query.sessions)
+    return AgentList([one async for one in known], await known.promotions())
+
+
+@operation("POST", "/agents/{agent}/promote", right="admin")
+async def promote_agent(call: Call[None, Promote]) -> Promotion:
+    """Let the next turns of sessions take a revision of an agent
+
+    Only for keys of every session of every tenant.
+    """
+    asked = call.body
+    return await _agents(call).promote(
+        f"{call.path['agent']}@{asked.revision}",
+        share=asked.share,
+        tenant=asked.tenant,
+        session=asked.session,
+    )
+
+
+@operation("POST", "/agents/{agent}/pause", right="admin")
+async def pause_agent(call: Call[None, None]) -> Promotion:
+    """Let no further session take the revision that is promoted to a share
+
+    Only for keys of every session of every tenant.
+    """
+    return await _agents(call).pause(call.path["agent"])
+
+
+@operation("POST", "/agents/{agent}/roll-back", right="admin")
+async def roll_back_agent(call: Call[None, None]) -> Promotion:
+    """Withdraw the revision that was promoted last
+
+    Only for keys of every session of every tenant.
+    """
+    return await _agents(call).roll_back(call.path["agent"])
+
+
+@operation("POST", "/agents/{agent}/reset", right="admin", status=204)
+async def reset_agent(call: Call[None, None]) -> None:
+    """Forget all promotions of an agent
+
+    Only for keys of every session of every tenant.
+    """
+    await _agents(call).reset(call.path["agent"])
+
+
+def _agents(call: Call[Any, Any], *, sessions: bool = False) -> AsyncAgents:
+    """The agents of the deployment. Raises ``Refused``: they are those of all tenants."""
     call.caller.check_everywhere()
-    return AgentList([one async for one in call.client.agents()])
+    return call.client.agents(sessions=sessions)
 
 
 @operation("GET", "/tenants/{tenant}/limits", right="admin")
@@ -295,5 +361,6 @@ OPERATIONS = [
     list_facts, add_fact, edit_fact, delete_fact,
     list_schedules, list_schedules_of_session, set_schedule, pause_schedule, resume_schedule, delete_schedule,
     list_webhooks, set_webhook, delete_webhook,
-    show_queues, show_workers, show_agents, show_limits, set_limits,
+    show_queues, show_workers, show_limits, set_limits,
+    show_agents, promote_agent, pause_agent, roll_back_agent, reset_agent,
 ]  # fmt: skip

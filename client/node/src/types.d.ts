@@ -749,19 +749,6 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
-/** The agents of the workers, by name and revision. */
-export interface AgentList {
-  agents: AgentRevision[];
-}
-/** A revision of an agent. ``workers`` have it now; without any it is listed because turns still need it. */
-export interface AgentRevision {
-  agent: string;
-  revision: string;
-  label?: string | null;
-  workers?: string[];
-  running?: number;
-  turns?: number;
-}
 /** How many turns a tenant may have in one Redis. None is no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
@@ -773,6 +760,46 @@ export interface SetLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
+}
+/** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
+export interface AgentsQuery {
+  sessions?: boolean;
+}
+/** The agents of the workers, by name and revision, and what was promoted, by agent. */
+export interface AgentList {
+  agents: AgentRevision[];
+  promotions: { [name: string]: Promotion };
+}
+/** A revision of an agent. ``workers`` have it now; without any it is listed because something still needs it. */
+export interface AgentRevision {
+  agent: string;
+  revision: string;
+  label?: string | null;
+  workers?: string[];
+  running?: number;
+  turns?: number;
+  share?: number | null;
+  promoted?: boolean;
+  sessions?: number | null;
+  pinned?: number | null;
+}
+/** Which revisions of an agent sessions take at their next turns. */
+export interface Promotion {
+  revision?: string;
+  canary?: string;
+  share?: number;
+  paused?: boolean;
+  previous?: string;
+  withdrawn?: string[];
+  tenants?: { [name: string]: string };
+  sessions?: { [name: string]: string };
+}
+/** Which ``revision`` (or label) of an agent sessions take: a ``share`` of all, a ``tenant``'s, one, or all. */
+export interface Promote {
+  revision: string;
+  share?: number | null;
+  tenant?: string | null;
+  session?: string | null;
 }
 /** An event to send. ``data`` is any JSON of at most 64 KiB. */
 export interface SendEvent {
@@ -991,12 +1018,20 @@ export interface Operations {
   show_queues: { asked: {}; answer: QueueList };
   /** Read the live worker processes and their turns */
   show_workers: { asked: {}; answer: WorkerList };
-  /** Read the agents of the workers by revision, and what runs on each */
-  show_agents: { asked: {}; answer: AgentList };
   /** Read the limits of a tenant; null is unlimited */
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
   /** Set all limits of a tenant; they apply at once to every client and worker */
   set_limits: { asked: { tenant: string } & SetLimits; answer: undefined };
+  /** Read the agents of the workers by revision, what runs on each, and which ones sessions take */
+  show_agents: { asked: AgentsQuery; answer: AgentList };
+  /** Let the next turns of sessions take a revision of an agent */
+  promote_agent: { asked: { agent: string } & Promote; answer: Promotion };
+  /** Let no further session take the revision that is promoted to a share */
+  pause_agent: { asked: { agent: string }; answer: Promotion };
+  /** Withdraw the revision that was promoted last */
+  roll_back_agent: { asked: { agent: string }; answer: Promotion };
+  /** Forget all promotions of an agent */
+  reset_agent: { asked: { agent: string }; answer: undefined };
   /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
   send_event: { asked: { name: string } & SendEvent; answer: EventSent };
   /** Send an event that a service has signed, as GitHub, Stripe and Standard Webhooks do; its data is the body */

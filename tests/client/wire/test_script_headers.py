@@ -10,7 +10,7 @@ from redis import Redis
 from support.offenders import for_each
 
 import antiphon.wire
-from antiphon.wire import archiving, editing, errors, revisions, suspension
+from antiphon.wire import archiving, editing, errors, promotions, revisions, suspension
 from antiphon.wire.cell import Cell
 from antiphon.wire.joining import inlined_keys
 from antiphon.wire.keys import CHANNELS, KINDS, RQ_KEYS
@@ -40,6 +40,7 @@ WRAPPERS = {
     "editing/forget": editing.forget_turn,
     "suspend": suspension.suspend,
     "begin": revisions.begin,
+    "promote": promotions.write_promotions,
     "decide": suspension.decide,
     "notices/follow": notices.follow,
     "schedules/advance": schedules.advance,

@@ -1,67 +1,18 @@
 """A turn runs on the revision that it began with, through retries, suspensions and deploys."""
 
-from contextlib import asynccontextmanager
-
 import pytest
 from support.cells import body, stranger
 from support.eventually import wait_until_async
 from support.here import running_worker
+from support.revisions import app, approve, client_of, plain, revision, status_is, suspended
 
-from antiphon import Agent, tool
-from antiphon.client import AsyncClient
+from antiphon import Agent
 from antiphon.errors import RevisionUnavailable, UsageError
 from antiphon.model.revisions import Rollout
-from antiphon.testing import script, tool_call
 from antiphon.wire.revisions import begin
 from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
-
-
-@tool(approval=True)
-def refund() -> str:
-    """Refund."""
-    return "done"
-
-
-def app(answer: str, *, rollout=None, asks=True, **options) -> App:
-    """An App whose agent says which revision it is."""
-    said = [tool_call("refund"), answer] if asks else [answer]
-    agent = Agent(script(*said, repeat=True), "any", name="support", system=answer,
-                  tools=[refund], rollout=rollout, **options)  # fmt: skip
-    return App(agents=[agent])
-
-
-def plain(answer: str, rollout=None) -> App:
-    lines = script(answer, repeat=True)
-    return App(agents=[Agent(lines, "any", name="support", system=answer, rollout=rollout)])
-
-
-def revision(one: App) -> str:
-    return one.revisions["support"].id
-
-
-@asynccontextmanager
-async def client_of(url):
-    async with AsyncClient(url) as client:
-        yield client
-
-
-async def suspended(client, url, one: App, session="s"):
-    """A turn that has begun on this App, and waits for an approval."""
-    async with running_worker(url, one):
-        turn = await client.submit(session, "Refund it.", agent="support")
-        await wait_until_async(lambda: _status(turn, "suspended"), 30, "it is suspended")
-    return turn
-
-
-async def _status(turn, status) -> bool:
-    return (await turn.info()).status == status
-
-
-async def approve(turn) -> None:
-    (call,) = (await turn.info()).calls
-    await turn.approve(call.call_id)
 
 
 async def test_a_suspended_turn_continues_on_the_revision_it_began_with(redis_url):
@@ -79,7 +30,7 @@ async def test_without_a_worker_it_waits_with_a_reason_and_then_moves(redis, red
         turn = await suspended(client, redis_url, old)
         async with running_worker(redis_url, new):
             await approve(turn)
-            await wait_until_async(lambda: _status(turn, "retrying"), 30, "it waits")
+            await wait_until_async(lambda: status_is(turn, "retrying"), 30, "it waits")
             info = await turn.info()
             assert info.code == "revision_unavailable"
             assert "No worker has the revision" in (info.error or "")
@@ -110,7 +61,7 @@ async def test_a_worker_that_returns_in_time_takes_the_turn(redis_url):
         turn = await suspended(client, redis_url, old)
         async with running_worker(redis_url, new):
             await approve(turn)
-            await wait_until_async(lambda: _status(turn, "retrying"), 30, "it waits")
+            await wait_until_async(lambda: status_is(turn, "retrying"), 30, "it waits")
             async with running_worker(redis_url, old):
                 assert (await turn.result(60)).text == "old"
 

@@ -49,6 +49,7 @@ class Moves:
         self.event_position = 0
         self.events: dict[str, dict[str, KeptEvent]] = {}  # that were sent, by names and ids
         self.tokens: dict[str, str] = {}  # of the last claim of each worker
+        self.promotions = b""  # which revisions of agents sessions take, as JSON
         self.fences = 0
         self.spent: dict[str, Record] = {}  # ledgers of budgets
         self.budgets: dict[str, dict[str, bytes]] = {}  # stored ones, by scope and name

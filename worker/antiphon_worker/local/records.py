@@ -193,7 +193,7 @@ class Turn:
         known, history = session.record, session.history
         names = (
             "fence", "stop", "system", "variables", "agent", "window", "summary", "restored", "refused", "untold",
-            "usage", "steer", "pins",
+            "usage", "steer", "pins", "ran",
         )  # fmt: skip
         missed = max(0, now - record.number("missed_at")) if record.get("missed_at") else b""
         step, _, since = record.text("failing").partition(" ")

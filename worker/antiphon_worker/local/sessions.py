@@ -13,7 +13,14 @@ class SessionTransitions(Moves):
     """The scripts of sessions outside their turns."""
 
     def begin(
-        self, session_id: str, turn_id: str, fence: str, revision: str, pins: bytes, *bodies: bytes
+        self,
+        session_id: str,
+        turn_id: str,
+        fence: str,
+        revision: str,
+        pins: bytes,
+        ran: bytes,
+        *bodies: bytes,
     ) -> Answer:
         """Note the revision on which a turn runs, and those that its session keeps."""
         session, turn = self._held(session_id, fence), self.turns[turn_id]
@@ -23,9 +30,20 @@ class SessionTransitions(Moves):
             turn.record.put(begun=fence, revision=revision)
             if pins:
                 session.record.put(pins=pins)
+            if ran == b"{}":
+                session.record.drop("ran")
+            elif ran:
+                session.record.put(ran=ran)
             if bodies:
                 self._publish(session, self.clock(), *bodies)
         return [b"OK", session.record.get("stop", b"")]
+
+    def promote(self, before: bytes, after: bytes) -> Answer:
+        """Change which revisions of agents sessions take, if that is still what the caller has read."""
+        if self.promotions not in (before, after):
+            return [b"CHANGED", self.promotions]
+        self.promotions = after
+        return [b"PROMOTED"]
 
     def snapshot(self, session_id: str, start: int, stop: int, turns: str) -> Answer:
         """Read a session at one moment: a page of its history, the running turn, and the cursor before its events."""

@@ -259,7 +259,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
             held = [one for one in self.sessions.values() if one.record.text("holder") == worker]
             taken = [one.inbox[0] for one in held if one.record.text("fence").endswith(token)]
             alone = [one.inbox[0] for one in held if one.alone == token]
-            return _claimed(taken, alone, now)
+            return _claimed(taken, alone, now, self.promotions)
         claim = Claim(worker, token, lease_ms, now, only, app, most_alone, taken, alone, [])
         if only:
             self._leave_queue(self.turns[only])
@@ -270,7 +270,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
                 self._try(waiting.pop(0), claim)
             waiting[:0] = claim.left
             claim.left.clear()
-        return _claimed(taken, alone, now)
+        return _claimed(taken, alone, now, self.promotions)
 
     def _try(self, turn: Turn, claim: Claim) -> None:
         """Take a turn from its queue if it can start, unless it must be left there for another worker."""
@@ -307,7 +307,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         seq = self._publish(session, now, event)
         record.setdefault("first_seq", str(seq).encode())
         record.setdefault("started_at", str(now).encode())
-        begins = "" if session.record.get("pins") else claim.app
+        begins = "" if session.record.get("pins") or self.promotions else claim.app
         record.put(status="running", worker=worker, execution=fence, app=record.text("app") or begins)
         return turn
 
@@ -685,12 +685,6 @@ def _due(found: Iterable[T], name: str, now: int, limit: int) -> list[T]:
     return [one for *_, one in sorted(timed, key=itemgetter(0, 1))[:limit]]
 
 
-def _claimed(taken: Sequence[Turn], alone: Sequence[Turn], now: int) -> Answer:
-    return [
-        b"CLAIMED",
-        [turn.loaded(now) for turn in taken],
-        [],
-        [turn.id.encode() for turn in alone],
-        [],
-        [],
-    ]
+def _claimed(taken: Sequence[Turn], alone: Sequence[Turn], now: int, promotions: bytes) -> Answer:
+    turns, ids = [turn.loaded(now) for turn in taken], [turn.id.encode() for turn in alone]
+    return [b"CLAIMED", turns, [], ids, [], [], *filter(None, [promotions])]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from antiphon.errors import AgentError, CorruptRecord, RevisionUnavailable
 from antiphon.events import AgentChanged
 from antiphon.input.request import AgentSpec
+from antiphon.model.promotions import Promotion
 from antiphon.model.revisions import Revision, Rollout
 from antiphon.wire.cell import Cell
-from antiphon.wire.lists.agents import revisions_of_app
+from antiphon.wire.lists.agents import last_of, revisions_of_app
+from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn
-from antiphon.wire.revisions import begin, pins_of
+from antiphon.wire.revisions import begin, pins_of, ran_on
 from antiphon_worker.app import App
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
@@ -27,6 +30,48 @@ class OnOtherRevision(RevisionUnavailable):
 
     wanted: tuple[str, str] = ("", "")
     rollout: Rollout = DEFAULT
+    begun: bool = True  # otherwise a later promotion may choose another revision
+
+
+class _Place:
+    """What decides on the revision of one turn of an agent. ``keeps``: its session keeps the one that it began with."""
+
+    def __init__(self, turn: ClaimedTurn, agent: str, *, keeps: bool, promotion: Promotion | None) -> None:
+        self.turn, self.agent, self.promotion = turn, agent, promotion
+        self._pins, self._ran = pins_of(turn) if keeps else None, ran_on(turn)
+
+    @property
+    def before(self) -> str:
+        """The revision of the session's last turn with the agent, if it is noted."""
+        return self._ran.get(self.agent) or (self._pins or {}).get(self.agent, "")
+
+    def choice(self) -> str:
+        """The revision on which a turn that has not begun is to begin, or ''."""
+        pinned = (self._pins or {}).get(self.agent, "")
+        if self.promotion is None:
+            return pinned
+        return self.promotion.choice(
+            self.agent, self.turn.session_id, tenant=self.turn.tenant, ran=self.before, pinned=pinned
+        )
+
+    def reason_after(self, before: str) -> str:
+        """Why a turn begins on another revision than the session's last one."""
+        withdrawn = self.promotion is not None and before in self.promotion.withdrawn
+        return "rolled_back" if withdrawn else "promoted"
+
+    def pins_with(self, own: str) -> dict[str, str] | None:
+        """What the session keeps after a turn on this revision; None without any change."""
+        return None if self._pins is None else self._pins | {self.agent: own}
+
+    def ran_with(self, own: str) -> dict[str, str] | None:
+        """What the session notes of its last turns from now on; None for no change. Only promotions need it."""
+        others = {name: one for name, one in self._ran.items() if name != self.agent}
+        after = others if self.promotion is None else others | {self.agent: own}
+        return None if after == self._ran else after
+
+    def changes(self, own: str) -> bool:
+        """Whether the session must note something else after a turn on this revision."""
+        return self.pins_with(own) != self._pins or self.ran_with(own) is not None
 
 
 class Placement:
@@ -37,32 +82,46 @@ class Placement:
         self._app = app
         self.parts = AppParts.of_app(cell.keys.prefix, app)
         self._digest = self.parts.digest()
-        self._apps: dict[str, Mapping[str, Revision]] = {}  # the revisions of other Apps, by their hash
+        self._apps: dict[str, Mapping[str, Revision]] = {}  # the revisions of Apps, by their hash
+        self._stored: bytes | None = None  # the promotions as they were read last
+        self._promotions: Mapping[str, Promotion] = {}
 
     def asks(self, turn: ClaimedTurn, agent: AgentSpec) -> bool:
         """Whether the turn may belong on another revision, or must note the one that it runs on."""
-        if turn.app == self._digest and not (turn.pins or turn.revision or self._app.pins):
-            return False
-        return self._app.has(agent)
+        decided = turn.pins or turn.ran or turn.promotions or turn.revision or self._app.pins
+        return (turn.app != self._digest or bool(decided)) and self._app.has(agent)
 
     async def settle(self, turn: ClaimedTurn, agent: AgentSpec, lease: Lease, sink: TurnSink) -> None:
         """Return if the turn runs here, and note its revision where the claim did not. Raises ``OnOtherRevision``."""
         name = agent.name or ""
         own, rollout = self._app.revisions[name].id, self._app.rollout(agent)
-        pins = pins_of(turn) if rollout.sessions == "pinned" else {}
-        wanted = turn.revision or await self._began_with(turn, name, lease) or pins.get(name) or own
-        kept = pins | {name: own} if rollout.sessions == "pinned" else None
+        place = _Place(turn, name, keeps=rollout.sessions == "pinned", promotion=self._promotion(turn, name))
+        began = turn.revision or await self._began_with(turn.app, name, lease)
+        wanted = began or place.choice() or own
         if wanted == own:
-            if not (turn.app or turn.revision) or (kept is not None and name not in pins):
-                await self._begin(turn, own, kept, (), lease)
+            if not (turn.app or turn.revision) or place.changes(own):
+                before = "" if began else await self._ran(place, lease)
+                await self._begin(place, own, before, place.reason_after(before), lease, sink)
             return
         late = (turn.missed_ms or 0) >= rollout.timeout * 1000
-        if not (late and rollout.at_limit == "upgrade"):
-            raise self._elsewhere(name, wanted, rollout)
-        if await self._others(turn, lease, (name, wanted)):
-            raise self._elsewhere(name, wanted, rollout)
-        changed = AgentChanged(agent=name, revision=own, previous=wanted, reason="revision_unavailable")
-        await self._begin(turn, own, kept, (sink.body(changed),), lease)
+        if not (late and rollout.at_limit == "upgrade") or await self._others(turn, lease, (name, wanted)):
+            raise self._elsewhere(name, wanted, rollout, begun=bool(began))
+        before = wanted if began else await self._ran(place, lease)
+        await self._begin(place, own, before, RevisionUnavailable.code, lease, sink)
+
+    def _promotion(self, turn: ClaimedTurn, agent: str) -> Promotion | None:
+        if turn.promotions != self._stored:
+            with suppress(CorruptRecord):  # a turn does not fail with a damaged record of something else
+                self._promotions = read_promotions(turn.promotions).agents
+            self._stored = turn.promotions
+        return self._promotions.get(agent)
+
+    async def _ran(self, place: _Place, lease: Lease) -> str:
+        """The revision of the session's last turn with the agent, or '' if it is not known."""
+        if place.promotion is None or place.before:
+            return place.before
+        found = await patiently(lease, lambda: last_of(self._cell, place.turn, place.agent))
+        return found.revision or await self._began_with(found.app, place.agent, lease) if found else ""
 
     async def _others(self, turn: ClaimedTurn, lease: Lease, revision: tuple[str, str]) -> list[str]:
         found = await patiently(
@@ -71,21 +130,21 @@ class Placement:
         )
         return found.workers
 
-    def _elsewhere(self, name: str, wanted: str, rollout: Rollout) -> OnOtherRevision:
+    def _elsewhere(self, name: str, wanted: str, rollout: Rollout, *, begun: bool) -> OnOtherRevision:
         error = OnOtherRevision("The turn runs on another revision of its agent.")
-        error.wanted, error.rollout = (name, wanted), rollout
+        error.wanted, error.rollout, error.begun = (name, wanted), rollout, begun
         return error
 
-    async def _began_with(self, turn: ClaimedTurn, agent: str, lease: Lease) -> str:
-        """The revision of the App on which the turn began; '' if that is this one, or is not known."""
-        if turn.app in ("", self._digest):
-            return ""
-        if turn.app not in self._apps:
-            found = await patiently(lease, lambda: self._read(turn.app))
+    async def _began_with(self, app: str, agent: str, lease: Lease) -> str:
+        """The revision of the App on which a turn began; '' if it has not begun, or if that is not known."""
+        if app == self._digest:
+            return self._app.revisions[agent].id
+        if app and app not in self._apps:
+            found = await patiently(lease, lambda: self._read(app))
             if found is None:
                 return ""
-            self._apps[turn.app] = found
-        known = self._apps[turn.app].get(agent)
+            self._apps[app] = found
+        known = self._apps[app].get(agent) if app else None
         return known.id if known else ""
 
     async def _read(self, app: str) -> Mapping[str, Revision] | None:
@@ -95,10 +154,16 @@ class Placement:
             return None  # a turn does not wait for a damaged record of something else
 
     async def _begin(
-        self, turn: ClaimedTurn, revision: str, pins: Mapping[str, str] | None, bodies: Collection[bytes],
-        lease: Lease,
-    ) -> None:  # fmt: skip
-        held = await patiently(lease, lambda: begin(self._cell, turn, revision, pins=pins, bodies=[*bodies]))
+        self, place: _Place, own: str, before: str, reason: str, lease: Lease, sink: TurnSink
+    ) -> None:
+        changed = AgentChanged(agent=place.agent, revision=own, previous=before, reason=reason)
+        bodies = [sink.body(changed)] if before not in ("", own) else []
+        held = await patiently(
+            lease,
+            lambda: begin(
+                self._cell, place.turn, own, pins=place.pins_with(own), ran=place.ran_with(own), bodies=bodies
+            ),
+        )
         if not held:
             lease.end(Stop.SUPERSEDED, at_once=False)
             raise StopSignal(Stop.SUPERSEDED)
@@ -108,7 +173,8 @@ class Placement:
     ) -> Outcome:  # fmt: skip
         """Requeue the turn for a worker whose App can run it. Without one it waits for its revision, or fails."""
         revision = exc.wanted if isinstance(exc, OnOtherRevision) else None
-        known = [*dict.fromkeys([*turn.lacking.split(), self._digest])]
+        earlier = [] if isinstance(exc, OnOtherRevision) and not exc.begun else turn.lacking.split()
+        known = [*dict.fromkeys([*earlier, self._digest])]
         found = await patiently(
             lease, lambda: workers_with(self._cell, turn.queue, asked, known, needed, revision=revision)
         )

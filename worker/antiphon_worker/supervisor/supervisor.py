@@ -23,6 +23,8 @@ from antiphon.wire.connection.open import keys_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, start_process, tell
+from antiphon_worker.supervisor.retirement import LOOK_SECONDS as RETIRE_SECONDS
+from antiphon_worker.supervisor.retirement import may_stop
 from antiphon_worker.supervisor.watchdog import Patience, State
 
 log = logging.getLogger("antiphon.supervisor")
@@ -99,6 +101,9 @@ class Supervisor:
             for url in self._settings.redis_urls:
                 group.create_task(self._serve(url))
             self._spares.begin()
+            retiring = asyncio.create_task(self._retire()) if self._settings.retire else None
+        if retiring is not None:
+            retiring.cancel()
         while self._giving:
             await asyncio.wait(self._giving)
         await self._spares.aclose()
@@ -142,6 +147,14 @@ class Supervisor:
                 log.error("process %s does not end and is killed", child.name, extra={"action": "killed"})
             self._tell(signal.SIGKILL, alone=True)
             await asyncio.sleep(1.0)
+
+    async def _retire(self) -> None:
+        """Drain once nothing needs the revisions of these workers."""
+        while not self._draining:
+            await asyncio.sleep(RETIRE_SECONDS)
+            if not self._draining and await may_stop(self._settings, [*self._children]):
+                log.info("nothing needs the revisions of these workers", extra={"action": "retired"})
+                self.drain()
 
     def _tell(self, number: signal.Signals, *, alone: bool) -> None:
         for child in [*self._children.values(), *(self._alone.values() if alone else ())]:

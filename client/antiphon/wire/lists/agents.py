@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -16,8 +16,10 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.lists.reading import fields_of, workers_of
 from antiphon.wire.lists.workers import FIELD
+from antiphon.wire.records import ClaimedTurn
 
 PAGE = 1000  # sessions that one round trip looks at
+LOOKED_AT = 21  # turns of a session, the current one among them
 
 
 class Advertised(Struct):
@@ -91,6 +93,54 @@ async def begun_turns(cell: Cell) -> list[BegunTurn]:
                 revision = text_of(noted) or (await _revision(cell, text_of(app), name, apps) if app else "")
                 found.append(BegunTurn(turn, text_of(session), text_of(status), name, revision))
     return found
+
+
+class LastTurn(NamedTuple):
+    """The App on which a turn began, by its hash, and its revision if that was noted."""
+
+    app: str
+    revision: str
+
+
+async def last_of(cell: Cell, turn: ClaimedTurn, agent: str) -> LastTurn | None:
+    """Return the last turn of a session with an agent before this one, among its last ones. Raises ``StoreError``."""
+    session = turn.session_id
+    listed = [
+        text_of(one) for one in await asked(cell.redis.lrange(cell.keys.turns(session), -LOOKED_AT, -1))
+    ]
+    before = listed[: listed.index(turn.turn_id)] if turn.turn_id in listed else []
+    keys = [cell.keys.session(session), *map(cell.keys.turn, before)]
+    (own, *_), *rows = await fields_of(cell, keys, "agent", "app", "revision")
+    for row in reversed(rows):
+        known, app, revision = row
+        if (app or revision) and _agent_name(cell, session, known or own) in ("", agent):
+            return LastTurn(text_of(app), text_of(revision))
+    return None
+
+
+class SessionRevisions(NamedTuple):
+    """A session's revisions by agent: those that it keeps, and those of its last turns, as far as they are noted."""
+
+    pins: Mapping[str, str]
+    ran: Mapping[str, str]
+
+
+async def sessions_with_revisions(cell: Cell) -> AsyncGenerator[SessionRevisions, None]:
+    """Yield the sessions of a cell that note any revision. This reads all sessions. Raises ``StoreError``."""
+    cursor, seen = 0, set[bytes]()
+    while True:
+        cursor, page = await asked(cell.redis.zscan(cell.keys.sessions, cursor, count=PAGE))
+        names = [name for name, _ in page]
+        rows = await fields_of(cell, (cell.keys.session(text_of(name)) for name in names), "pins", "ran")
+        for name, (pins, ran) in zip(names, rows, strict=True):
+            if (pins or ran) and name not in seen:
+                seen.add(name)
+                with suppress(msgspec.MsgspecError, UnicodeError):
+                    yield SessionRevisions(
+                        *(msgspec.json.decode(one or b"{}", type=dict[str, str]) for one in (pins, ran))
+                    )
+        if not cursor:
+            return
 
 
 async def _revision(cell: Cell, app: str, agent: str, apps: dict[str, Mapping[str, Revision]]) -> str:

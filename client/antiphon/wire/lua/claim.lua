@@ -4,7 +4,7 @@
 -- A turn whose needs the worker's `app` lacks keeps its place for a worker of another App.
 -- With `only`, take that turn alone. `token` names the call: a repetition with the same token gets the first answer.
 -- @args worker token lease_ms max max_alone only app queues...
--- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason), others (queue, prefix)
+-- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason), others (queue, prefix), promotions as JSON
 -- -> SUSPENDED             `rq suspend` is in force
 -- @include publish rq_view life shares inbox let_in holder suspended erasing requeue load damage foreign
 local MOST_ENTRIES = 1000
@@ -14,6 +14,7 @@ local start_alone_ms = math.max(tonumber(lease_ms), 30000)
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone, damaged, others = {}, {}, {}, {}, {}
 local left -- of a queue: what stays where it stands
+local suspended, promotions = unpack(redis.call('MGET', key_rq_suspended(), key_promotions()))
 
 -- What a first call with this token has taken.
 local function taken(session, as)
@@ -29,9 +30,9 @@ if redis.call('HGET', held, '') == token then
   for i = 1, #entries, 2 do
     guarded(taken, entries[i], entries[i + 1])
   end
-  return {'CLAIMED', turns, foreign, alone, damaged, others}
+  return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}
 end
-if redis.call('EXISTS', key_rq_suspended()) == 1 then return {'SUSPENDED'} end
+if suspended then return {'SUSPENDED'} end
 
 -- `before` is the worker that was to run the session's turn alone and has not done so: a holder without a fence.
 local function hold(session, before, as)
@@ -79,7 +80,7 @@ local function take(turn, f) -- @often
   hold(session, s[2], fence)
   f.execution, f.worker, f.started_at = fence, worker, tonumber(f.started_at or '') and f.started_at or now
   redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', attempt, 'first_seq', f.first_seq or seq,
-    'started_at', f.started_at, 'worker', worker, 'execution', fence, 'app', (f.app or '') == '' and (s[4] or '') == '' and app or f.app or '')
+    'started_at', f.started_at, 'worker', worker, 'execution', fence, 'app', (f.app or '') == '' and (s[4] or '') == '' and not promotions and app or f.app or '')
   rq_view(turn, 'running', now, nil, f)
   turns[#turns + 1] = load(session, turn, now)
 end
@@ -109,7 +110,7 @@ end
 if only ~= '' then
   redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 1, only)
   try(only)
-  return {'CLAIMED', turns, foreign, alone, damaged, others}
+  return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}
 end
 for i = 1, #queues do
   local queue, id, theirs = queues[i], true, nil -- whose the turns of another prefix are
@@ -132,4 +133,4 @@ for i = 1, #queues do
   for n = #left, 1, -1 do redis.call('LPUSH', key_rq_queue(queue), left[n]) end
   if id and redis.call('LLEN', key_rq_queue(queue)) > #left then ring(queue) end
 end
-return {'CLAIMED', turns, foreign, alone, damaged, others}
+return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}

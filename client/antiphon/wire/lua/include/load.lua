@@ -3,7 +3,7 @@
 -- ms the model service has failed in this step, or ''; the ms since its first start without suspensions; what was decided and received then.
 local function load(session, turn, now) -- @often
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
-    'summary', 'restored', 'refused', 'untold', 'usage', 'steer', 'pins')
+    'summary', 'restored', 'refused', 'untold', 'usage', 'steer', 'pins', 'ran')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
     'queued_seq', 'created', 'queued_at', 'lacking', 'app', 'tenant', 'revision', 'missed_at', 'failing', 'started_at', 'tail', 'waited', 'calls')
   t[15] = (t[15] or '') ~= '' and math.max(0, now - t[15]) or '' -- for how long no worker has had its revision

@@ -1,0 +1,57 @@
+"""Apps with revisions of one agent, which answers with the name of its own."""
+
+from contextlib import asynccontextmanager
+
+from support.eventually import wait_until_async
+from support.here import running_worker
+
+from antiphon import Agent, tool
+from antiphon.client import AsyncClient
+from antiphon.testing import script, tool_call
+from antiphon_worker.app import App
+
+
+@tool(approval=True)
+def refund() -> str:
+    """Refund."""
+    return "done"
+
+
+def app(answer: str, *, rollout=None, asks=True, **options) -> App:
+    """An App whose agent says which revision it is."""
+    said = [tool_call("refund"), answer] if asks else [answer]
+    agent = Agent(script(*said, repeat=True), "any", name="support", system=answer,
+                  tools=[refund], rollout=rollout, **options)  # fmt: skip
+    return App(agents=[agent])
+
+
+def plain(answer: str, rollout=None) -> App:
+    lines = script(answer, repeat=True)
+    return App(agents=[Agent(lines, "any", name="support", system=answer, rollout=rollout)])
+
+
+def revision(one: App) -> str:
+    return one.revisions["support"].id
+
+
+@asynccontextmanager
+async def client_of(url):
+    async with AsyncClient(url) as client:
+        yield client
+
+
+async def suspended(client, url, one: App, session="s"):
+    """A turn that has begun on this App, and waits for an approval."""
+    async with running_worker(url, one):
+        turn = await client.submit(session, "Refund it.", agent="support")
+        await wait_until_async(lambda: status_is(turn, "suspended"), 30, "it is suspended")
+    return turn
+
+
+async def status_is(turn, status) -> bool:
+    return (await turn.info()).status == status
+
+
+async def approve(turn) -> None:
+    (call,) = (await turn.info()).calls
+    await turn.approve(call.call_id)
