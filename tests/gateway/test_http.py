@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import zlib
 
 import msgspec
@@ -10,6 +11,7 @@ from support.gateway import STAGE, open_gateway, stand
 
 from antiphon.events import ToolCallEvent
 from antiphon.model import OpenCall, encode
+from antiphon_gateway.http.connection import Connection
 from antiphon_gateway.settings import Limits
 
 pytestmark = pytest.mark.one_server
@@ -35,6 +37,23 @@ async def test_head_has_the_headers_of_get_and_no_body(redis_url, tmp_path):
         wrong = await api.http.head("/sessions/s/close")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
         assert (await api.http.put("/health")).headers["allow"] == "GET, HEAD"
+
+
+async def test_no_piece_of_an_answer_waits_until_the_client_acknowledges_the_one_before(
+    redis_url, monkeypatch
+):
+    made, begin = [], Connection.connection_made
+
+    def connection_made(self, transport):
+        begin(self, transport)
+        of_client = transport.get_extra_info("socket")
+        made.append(of_client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    async with open_gateway(redis_url) as (api, _):
+        await api.get("/health")
+    assert made
+    assert 0 not in made
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
