@@ -42,7 +42,8 @@ class RunInput(Struct, rename="camel", kw_only=True):
 
     ``threadId`` is the session. Of ``messages`` the last ones are read, as the session has the others: a message of
     the user, or the results of the client's ``tools``. ``state``, ``context`` and ``forwardedProps`` are kept as the
-    turn's metadata ``ag_ui``, which tools can read; the model is not shown them.
+    turn's metadata ``ag_ui``, which tools can read; the model is not shown them. A text ``user`` in ``forwardedProps``
+    names the user that the turn is of.
     """
 
     thread_id: str
@@ -80,6 +81,7 @@ async def run_agent(call: Call[None, RunInput]) -> Response:
     turn = await call.client.submit(
         given.thread_id, _said(last), agent=call.path["agent"], tenant=call.caller.tenant,
         key=f"ag-ui:{named}" if named else None, caller_tools=tools or None, metadata=_metadata(given),
+        user=_user(given.forwarded_props),
     )  # fmt: skip
     return _stream(call, turn)
 
@@ -148,6 +150,14 @@ def _metadata(given: RunInput) -> dict[str, Any]:
     kept = {"state": given.state, "context": given.context, "forwardedProps": given.forwarded_props}
     kept = {name: value for name, value in kept.items() if value not in (None, {}, [])}
     return {"ag_ui": kept} if kept else {}
+
+
+def _user(props: Any) -> str | None:
+    match props:
+        case {"user": str(name)} if name:
+            return name
+        case _:
+            return None
 
 
 async def _waiting_turn(call: Call[None, RunInput], answers: list[Answer]) -> AsyncTurn:

@@ -246,9 +246,9 @@ MOST_MESSAGES = 1000
 class ChatRequest(Struct, kw_only=True):
     """What ``useChat`` sends.
 
-    ``id`` is the session; of ``messages`` the last one is read, as the session has the others. ``agent`` and
-    ``caller_tools`` are what you add with ``body``: the name of an agent of the workers, and the tools that the page
-    runs.
+    ``id`` is the session; of ``messages`` the last one is read, as the session has the others. ``agent``,
+    ``caller_tools`` and ``user`` are what you add with ``body``: the name of an agent of the workers, the tools that
+    the page runs, and the name of the user that the turn is of.
     """
 
     id: str
@@ -257,6 +257,7 @@ class ChatRequest(Struct, kw_only=True):
     messageId: str | None = None  # noqa: N815 - the AI SDK's name
     agent: str | None = None
     caller_tools: list[CallerTool] = field(default_factory=list)
+    user: str | None = None
 
 
 class UiMessages(Struct):
@@ -277,7 +278,7 @@ async def start_chat(call: Call[None, ChatRequest]) -> Response:
     call.caller.check_session(given.id)
     if given.trigger == "regenerate-message":
         session = call.client.session(given.id, tenant=call.caller.tenant)
-        turn = await session.regenerate(agent=given.agent, caller_tools=tools)
+        turn = await session.regenerate(agent=given.agent, caller_tools=tools, user=given.user)
         return _stream(call, await call.client.turn(turn.id))
     if given.trigger != "submit-message" or not given.messages:
         raise Refused(400, "invalid_body", "Send a new message, or the trigger regenerate-message.")
@@ -290,6 +291,7 @@ async def start_chat(call: Call[None, ChatRequest]) -> Response:
     turn = await call.client.submit(
         given.id, input_of(last), agent=given.agent, tenant=call.caller.tenant,
         key=f"ui:{named}" if isinstance(named, str) and named else None, caller_tools=tools,
+        user=given.user,
     )  # fmt: skip
     return _stream(call, turn)
 

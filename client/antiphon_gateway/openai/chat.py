@@ -38,6 +38,7 @@ from antiphon_gateway.openai.requests import (
     function_tools,
     logprobs_of,
     tier_of,
+    user_of,
 )
 from antiphon_gateway.openai.submission import STATELESS_SECONDS, awaited, check_model, key_of
 from antiphon_gateway.problems import Refused
@@ -123,6 +124,7 @@ def completion_options(request: CreateCompletion) -> dict[str, Any]:
     return {
         "agent": agent, "params": params, "schema": _schema(request.response_format),
         "caller_tools": [_passing(tool) for tool in offered] or None, "metadata": request.metadata or {},
+        "user": user_of(request.user, request.safety_identifier),
     }  # fmt: skip
 
 

@@ -68,7 +68,8 @@ async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
     """
     given, key = call.body, key_of(call)
     check_fields(given)
-    told = [*await _before(call, given.previous_response_id), *await _input(call, given)]
+    before, user = await _before(call, given.previous_response_id)
+    told = [*before, *await _input(call, given)]
     if not told:
         raise refused("input", "There is nothing to compact: give input or previous_response_id.")
     agent = agent_of(given.model, given.instructions)
@@ -76,7 +77,7 @@ async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
     params |= params_of(given) | tier_of(given.service_tier)
     turn = await call.client.submit(
         call.new_session(key), [*told, Message.user(ASK)], agent=agent, params=params, tenant=call.caller.tenant,
-        key=key, ttl=STATELESS_SECONDS, instructions=instructions_for(agent, given.instructions),
+        key=key, ttl=STATELESS_SECONDS, user=user, instructions=instructions_for(agent, given.instructions),
     )  # fmt: skip
     made, info = await _summary(call, turn, given.model), await turn.info()
     summary = compaction_item(turn.id, sealed_content(call, made.text))
@@ -99,12 +100,13 @@ async def _input(call: Call[None, CompactResponse], given: CompactResponse) -> l
     return messages_of(await dereferenced(call, given.input, None), summary_of(call)) if given.input else []
 
 
-async def _before(call: Call[None, CompactResponse], name: str | None) -> list[Message]:
-    """Return the conversation that ends with a response, as messages that are new."""
+async def _before(call: Call[None, CompactResponse], name: str | None) -> tuple[list[Message], str | None]:
+    """Return the conversation that ends with a response, as messages that are new, and the user of the response."""
     if name is None:
-        return []
-    found, end = await history_until(call, *await previous(call, name))
-    return [Message(one.role, one.parts) for one in found.messages[:end]]
+        return [], None
+    turn, part = await previous(call, name)
+    found, end = await history_until(call, turn, part)
+    return [Message(one.role, one.parts) for one in found.messages[:end]], (await turn.info()).user
 
 
 OPERATIONS = [compact_response]

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
+from antiphon.errors import InvalidId
+from antiphon.input.ids import user_name
 from antiphon.input.request import AgentSpec
 from antiphon.model import CallerTool
 from antiphon.window import Window
@@ -168,6 +170,15 @@ def instructions_for(agent: str | AgentSpec | None, instructions: str | None) ->
     return None if isinstance(agent, AgentSpec) else instructions or None
 
 
+def user_of(user: str | None, safety_identifier: str | None) -> str | None:
+    """Return the user of a turn: ``user``, or else ``safety_identifier``. Raises ``Refused``."""
+    field, value = ("user", user) if user else ("safety_identifier", safety_identifier)
+    try:
+        return user_name(value) if value else None
+    except InvalidId as exc:
+        raise refused(field, f"{field}: {exc.message}") from exc
+
+
 def options_of(request: CreateResponse) -> dict[str, Any]:
     """Return the options of the turn that a request asks for. Raises ``Refused``, and ``InvalidTool``."""
     agent = agent_of(request.model, request.instructions, request.truncation)
@@ -186,6 +197,7 @@ def options_of(request: CreateResponse) -> dict[str, Any]:
         "params": params,
         "schema": schema_of(request.text),
         "caller_tools": offered or None,
+        "user": user_of(request.user, request.safety_identifier),
         "instructions": instructions_for(agent, request.instructions),
         "max_tool_calls": request.max_tool_calls,
     }
