@@ -56,7 +56,7 @@ def known_series() -> dict[str, set[str]]:
     found |= {name: {"cell", "queue"} for name, _ in shared.QUEUE.values()}
     found |= {name: set() for name in GAUGES}
     found[shared.PUBLISH_LAG[0]] = {"cell", "worker"}
-    found[f"{metrics.DEATHS[0]}_total"] = {"code"}
+    found[f"{metrics.DEATHS[0]}_total"] = {"cell", "code"}
     found["antiphon_build_info"] = {"version", "python"}
     for value in [*vars(metrics).values(), *vars(GatewayMetrics()).values()]:
         if isinstance(value, metrics.Counter):
@@ -109,6 +109,14 @@ def test_the_page_has_every_metric():
     told = (ROOT / "docs" / "observing.md").read_text()
     bases = {re.sub(r"_(count|sum|bucket)$", "", name) for name in SERIES}
     assert [name for name in sorted(bases) if f"`{name}" not in told] == []
+    rows = [row for row in told.splitlines() if row.startswith("| `antiphon_")]
+    shown = {}
+    for row in rows:
+        each = re.search(r"each `\{([\w,]+)\}`", row)
+        for name, labels in re.findall(r"`(antiphon_\w+)(?:\{([\w,]*)\})?`", row.split(" | ")[0]):
+            shown[name] = {*filter(None, (labels or (each and each[1]) or "").split(","))}
+    served = {re.sub(r"_(count|sum|bucket)$", "", name): labels - {"le"} for name, labels in SERIES.items()}
+    assert shown == served
 
 
 def test_the_dashboard_shows_every_metric():

@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from antiphon.errors import SettingsError
 from antiphon.redis.deployment import no_turns_because
+from antiphon.telemetry import log_fault
 
 log = logging.getLogger("antiphon.status")
 
@@ -81,6 +82,14 @@ def serving_status(
 def _app(checks: dict[str, Callable[[], str]], metrics: Any) -> Any:
     def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
+        try:
+            return answer(path, environ, start)
+        except Exception as exc:  # noqa: BLE001 - answered, and logged without its text
+            log_fault(log, exc, "%s failed", path, action="status_failed")
+            start("500 Internal Server Error", [*PLAIN_TEXT])
+            return [b"It failed: see the log.\n"]
+
+    def answer(path: str, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if path == "/metrics" and metrics is not None:
             return metrics(environ, start)
         check = checks.get(path)

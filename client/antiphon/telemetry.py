@@ -28,7 +28,7 @@ def log_fault(log: logging.Logger, exc: BaseException, sentence: str, *args: Any
     log.debug(sentence, *args, exc_info=exc, extra=fields)
 
 
-CONVENTIONS = "https://opentelemetry.io/schemas/1.37.0"
+CONVENTIONS = "https://opentelemetry.io/schemas/1.41.0"
 """The version of OpenTelemetry's conventions that spans follow."""
 FIELDS = ("time", "level", "logger", "action", "message")
 """What every line has, in this order. Others follow where they are known: session, turn, fence, code, …"""

@@ -18,8 +18,10 @@ from support.stage import Stage, make_app
 from antiphon.client import AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import AgentError
-from antiphon.events import ModelChanged, StepFinished, ToolCallEvent, ToolResultEvent
+from antiphon.events import ModelChanged, StepFinished, TextDelta, ToolCallEvent, ToolResultEvent
 from antiphon.input.request import AgentSpec, decode_request
+from antiphon.model import Usage
+from antiphon.status import serving_status
 from antiphon.telemetry import FIELDS, JSONFormatter, SeldomOutages, TextFormatter, tracer_of_environment
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.observing import metrics
@@ -67,11 +69,15 @@ def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, pro
 
     assert found[turns("finished", "")] == 2
     assert found[turns("failed", "provider_rejected")] == 1
-    assert found['antiphon_provider_errors_total{code="provider_rate_limited",provider="stage"}'] == 1
-    assert found['antiphon_tool_calls_total{result="ok"}'] == 1
-    assert found['antiphon_tokens_total{agent="stage",direction="output",model="stage-1"}'] == 3
-    assert found["antiphon_first_delta_seconds_count"] == 4
-    waited = f'antiphon_accepted_to_first_delta_seconds_count{{agent="stage",cell="{place}"}}'
+    own = f'agent="stage",cell="{place}"'
+    limited = f'{{{own},code="provider_rate_limited",provider="stage"}}'
+    assert found[f"antiphon_provider_errors_total{limited}"] == 1
+    assert found[f'antiphon_tool_calls_total{{{own},result="ok"}}'] == 1
+    assert found[f'antiphon_tokens_total{{{own},direction="output",model="stage-1"}}'] == 3
+    assert found[f'antiphon_model_calls_total{{{own},model="stage-1"}}'] == 3
+    assert found[f'antiphon_turn_seconds_count{{{own},outcome="finished"}}'] == 2
+    assert found[f"antiphon_first_delta_seconds_count{{{own}}}"] == 4
+    waited = f"antiphon_accepted_to_first_delta_seconds_count{{{own}}}"
     assert found[waited] == 4, "once for each attempt, and not again when a tool has returned"
     assert found[f'antiphon_redis_seconds_count{{cell="{place}",command="EVALSHA"}}'] > 5
     assert found[f'antiphon_redis_up{{cell="{place}"}}'] == 1
@@ -87,8 +93,8 @@ def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, pro
     wait_until(lambda: worker.workers() not in ([], before), 20, "another process takes its place")
     found = values(get(port, "/metrics")[1])
     assert found[turns("finished")] == 2
-    assert found['antiphon_worker_deaths_total{code="worker_died"}'] == 1
-    assert found['antiphon_worker_deaths_total{code="loop_stalled"}'] == 0
+    assert found[f'antiphon_worker_deaths_total{{cell="{place}",code="worker_died"}}'] == 1
+    assert found[f'antiphon_worker_deaths_total{{cell="{place}",code="loop_stalled"}}'] == 0
     processes_shown = {name for name in found if name.startswith("process_resident_memory_bytes{")}
     assert len(processes_shown) == 2, "the supervisor and the process that took the place of the dead one"
 
@@ -115,6 +121,21 @@ def test_a_port_that_is_taken_is_named(redis_url, processes, tmp_path):
     second = processes.worker(redis_url, "--status-port", str(port))
     assert second.wait() == 2
     assert f"cannot be served on 127.0.0.1:{port}" in second.output
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+def test_a_status_that_cannot_be_read_has_a_line_in_the_log_without_its_text(path, caplog, capfd):
+    def broken(*_):
+        raise RuntimeError(SECRET)
+
+    port = free_port()
+    with serving_status("127.0.0.1", port, broken, broken, broken):
+        status, text = get(port, path)
+    assert (status, text) == (500, "It failed: see the log.\n")
+    (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert record.action == "status_failed"
+    assert record.getMessage().startswith(f"{path} failed: RuntimeError\n")
+    assert SECRET not in "".join(record.getMessage()) + capfd.readouterr().err
 
 
 def test_without_a_setting_nothing_watches_and_nothing_is_imported(redis_url):
@@ -269,6 +290,69 @@ def test_spans_have_the_names_of_the_conventions(spans):
     assert (agent["gen_ai.provider.name"], agent["status"]) == ("openai", "UNSET")
 
 
+def test_a_model_call_has_its_parameters_its_tokens_and_the_time_to_its_first_piece(spans):
+    tracer, exporter = spans
+    watch = watched(tracer)
+    watch.opened(
+        AgentSpec("openai", "gpt-5", params={"seed": 7, "temperature": 0.5, "stop": SECRET, "top_p": SECRET}),
+        False,
+    )
+    used = Usage(
+        input_tokens=9, cached_input_tokens=5, cache_write_tokens=3, output_tokens=4, reasoning_tokens=2
+    )
+    for text in ("a", "b"):
+        watch.event(TextDelta(text=text))
+    watch.event(StepFinished(step=1, model="gpt-5", usage=used))
+    watch.event(StepFinished(step=2, model="gpt-5", usage=Usage(input_tokens=9)))
+    watch.end("finished", "", "openai")
+    first, silent, _ = map(told, exporter.get_finished_spans())
+    assert first.items() >= {
+        "gen_ai.request.seed": 7, "gen_ai.request.temperature": 0.5, "gen_ai.request.stream": True,
+        "gen_ai.usage.cache_read.input_tokens": 5, "gen_ai.usage.cache_creation.input_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 2,
+    }.items()  # fmt: skip
+    assert 0 <= first["gen_ai.response.time_to_first_chunk"] < 1
+    assert not {"gen_ai.request.top_p", "gen_ai.request.stop_sequences"} & first.keys()
+    assert not [name for name in silent if "cache" in name or "reasoning" in name or "chunk" in name]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "error"),
+    [
+        ("failed", "turn_timeout", "turn_timeout"),
+        ("cancelled", "", "cancelled"),
+        ("given_back", "drained", "drained"),
+        ("superseded", "", "superseded"),
+    ],
+)
+def test_what_was_cut_off_has_a_span_with_its_error(spans, outcome, code, error):
+    tracer, exporter = spans
+    answering, working = watched(tracer), watched(tracer)
+    answering.event(TextDelta(text=SECRET))
+    answering.end(outcome, code, "openai")
+    call, _ = exporter.get_finished_spans()
+    assert (call.name, told(call)["error.type"], told(call)["status"]) == ("chat gpt-5", error, "ERROR")
+    exporter.clear()
+    working.event(StepFinished(step=1, model="gpt-5"))
+    working.event(ToolCallEvent(call_id="c1", name="note"))
+    working.end(outcome, code, "openai")
+    _, tool, _ = exporter.get_finished_spans()
+    assert (tool.name, told(tool)["error.type"], told(tool)["status"]) == (
+        "execute_tool note",
+        error,
+        "ERROR",
+    )
+
+
+def test_a_turn_that_waits_for_a_decision_has_no_error(spans):
+    tracer, exporter = spans
+    watch = watched(tracer)
+    watch.event(StepFinished(step=1, model="gpt-5"))
+    watch.event(ToolCallEvent(call_id="c1", name="note"))
+    watch.end("suspended", "", "openai")
+    assert [told(span)["status"] for span in exporter.get_finished_spans()] == ["UNSET"] * 3
+
+
 def test_an_agent_that_comes_with_a_turn_names_no_span(spans):
     tracer, exporter = spans
     watch = watched(tracer)
@@ -327,6 +411,16 @@ def test_a_service_that_names_its_models_anew_each_time_makes_no_series(monkeypa
     assert len(set(names)) == metrics.MOST_NAMES + 1
     assert names[0] == metrics._name("model-0") == "model-0"
     assert [metrics._name(odd) for odd in ("", "a b", "x" * 101, 'a"}', "a\nb")] == ["other"] * 5
+
+
+OF_TURNS = [one for one in vars(metrics).values() if isinstance(one, metrics.Counter | metrics.Histogram)]
+
+
+@pytest.mark.parametrize("metric", OF_TURNS, ids=lambda one: one._name)
+def test_every_metric_of_turns_has_the_labels_of_their_agent_and_cell(metric):
+    assert len(OF_TURNS) == 11
+    names = {*metric._labelnames}
+    assert names >= ({"cell"} if metric is metrics.REDIS else {"agent", "cell"})
 
 
 @pytest.mark.parametrize(("known", "label"), [(True, "mine"), (False, "inline")])

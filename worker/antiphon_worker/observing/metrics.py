@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -35,31 +37,45 @@ _COMMANDS = {"EVALSHA", "EVAL", "HGET", "HMGET", "BLPOP"}
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
+# What belongs to a turn has the labels of its agent and its cell. An agent that came with its turn is "inline".
 TURNS = Counter("antiphon_turns", "Attempts at turns by how they ended", ["outcome", "code", "agent", "cell"])
 TURN_SECONDS = Histogram(
-    "antiphon_turn_seconds", "How long attempts took from their claim", ["outcome"], buckets=_SECONDS
-)
-FIRST_DELTA = Histogram(
-    "antiphon_first_delta_seconds",
-    "From the claim of an attempt to the first piece of its answer",
+    "antiphon_turn_seconds", "How long attempts took from their claim", ["outcome", "agent", "cell"],
     buckets=_SECONDS,
-)
+)  # fmt: skip
+FIRST_DELTA = Histogram(
+    "antiphon_first_delta_seconds", "From the claim of an attempt to the first piece of its answer",
+    ["agent", "cell"], buckets=_SECONDS,
+)  # fmt: skip
 ACCEPTED_TO_FIRST_DELTA = Histogram(
     "antiphon_accepted_to_first_delta_seconds",
     "From the submission of a turn to the first piece of its answer, by the clocks of Redis and the worker",
     ["agent", "cell"],
     buckets=_SECONDS,
 )
-MODEL_CALLS = Counter("antiphon_model_calls", "Model calls that were answered", ["model", "agent"])
-TOKENS = Counter("antiphon_tokens", "Tokens as model services counted them", ["model", "agent", "direction"])
-COST = Counter("antiphon_cost_dollars", "What model calls with a known price cost", ["model", "agent"])
-PROVIDER_ERRORS = Counter(
-    "antiphon_provider_errors", "Attempts that an error of a model service ended", ["provider", "code"]
+MODEL_CALLS = Counter("antiphon_model_calls", "Model calls that were answered", ["model", "agent", "cell"])
+TOKENS = Counter(
+    "antiphon_tokens", "Tokens as model services counted them", ["model", "direction", "agent", "cell"]
 )
-TOOL_CALLS = Counter("antiphon_tool_calls", "Tool calls that returned", ["result"])
-LEASE_LOSSES = Counter("antiphon_lease_losses", "Attempts whose lease another worker had taken")
+COST = Counter(
+    "antiphon_cost_dollars", "What model calls with a known price cost", ["model", "agent", "cell"]
+)
+PROVIDER_ERRORS = Counter(
+    "antiphon_provider_errors", "Attempts that an error of a model service ended",
+    ["provider", "code", "agent", "cell"],
+)  # fmt: skip
+TOOL_CALLS = Counter("antiphon_tool_calls", "Tool calls that returned", ["result", "agent", "cell"])
+LEASE_LOSSES = Counter(
+    "antiphon_lease_losses", "Attempts whose lease another worker had taken", ["agent", "cell"]
+)
 REDIS = Histogram("antiphon_redis_seconds", "Round trips to Redis", ["command", "cell"], buckets=_SHORT)
 DEATHS = ("antiphon_worker_deaths", "Processes of workers that died, or were killed because they stood still")
+
+
+@cache
+def _series(metric: Any, *labels: str) -> Any:
+    """The series of a metric with these labels. There are as few as there are values of labels."""
+    return metric.labels(*labels)
 
 
 class Metrics:
@@ -72,7 +88,7 @@ class Metrics:
         return _Watch(turn, self._cell)
 
     def command(self, name: str, seconds: float) -> None:
-        REDIS.labels(name if name in _COMMANDS else "other", self._cell).observe(seconds)
+        _series(REDIS, name if name in _COMMANDS else "other", self._cell).observe(seconds)
 
 
 class _Watch:
@@ -96,32 +112,36 @@ class _Watch:
         elif isinstance(event, StepFinished):
             self._step(event)
         elif isinstance(event, ToolResultEvent):
-            TOOL_CALLS.labels("error" if event.is_error else "ok").inc()
+            self._of(TOOL_CALLS, "error" if event.is_error else "ok").inc()
 
     def end(self, outcome: str, code: str, provider: str) -> None:
         known = code if not code or code in codes() else "other"
-        TURNS.labels(outcome, known, self._agent, self._cell).inc()
-        TURN_SECONDS.labels(outcome).observe(time.monotonic() - self._began)
+        self._of(TURNS, outcome, known).inc()
+        self._of(TURN_SECONDS, outcome).observe(time.monotonic() - self._began)
         if outcome == "superseded":
-            LEASE_LOSSES.inc()
+            self._of(LEASE_LOSSES).inc()
         if code in codes_of_providers():
-            PROVIDER_ERRORS.labels(_name(provider), known).inc()
+            self._of(PROVIDER_ERRORS, _name(provider), known).inc()
+
+    def _of(self, metric: Any, *labels: str) -> Any:
+        """The series of a metric for this turn."""
+        return _series(metric, *labels, self._agent, self._cell)
 
     def _first_delta(self) -> None:
-        FIRST_DELTA.observe(time.monotonic() - self._began)
+        self._of(FIRST_DELTA).observe(time.monotonic() - self._began)
         turn = self._turn
         if turn.created and turn.run == 1 and not turn.journal:  # nothing of it was answered before
             waited = max(time.time() - turn.created / 1000, 0.0)
-            ACCEPTED_TO_FIRST_DELTA.labels(self._agent, self._cell).observe(waited)
+            self._of(ACCEPTED_TO_FIRST_DELTA).observe(waited)
 
     def _step(self, event: StepFinished) -> None:
         model, used = _name(event.model), event.usage
-        MODEL_CALLS.labels(model, self._agent).inc()
-        TOKENS.labels(model, self._agent, "input").inc(used.input_tokens)
-        TOKENS.labels(model, self._agent, "cached_input").inc(used.cached_input_tokens)
-        TOKENS.labels(model, self._agent, "output").inc(used.output_tokens)
+        self._of(MODEL_CALLS, model).inc()
+        self._of(TOKENS, model, "input").inc(used.input_tokens)
+        self._of(TOKENS, model, "cached_input").inc(used.cached_input_tokens)
+        self._of(TOKENS, model, "output").inc(used.output_tokens)
         if used.cost:
-            COST.labels(model, self._agent).inc(used.cost)
+            self._of(COST, model).inc(used.cost)
 
 
 def _name(text: str) -> str:
@@ -136,14 +156,14 @@ def _name(text: str) -> str:
 class WorkerDeaths(Collector):
     """How many processes of this worker have died, which only their supervisor knows."""
 
-    def __init__(self, deaths: Mapping[str, int]) -> None:
+    def __init__(self, deaths: Mapping[tuple[str, str], int]) -> None:
         self._deaths = deaths
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(*DEATHS, labels=["code"])
-        for code, number in self._deaths.items():
-            family.add_metric([code], number)
+        family = CounterMetricFamily(*DEATHS, labels=["cell", "code"])
+        for labels, number in [*self._deaths.items()]:
+            family.add_metric(labels, number)
         yield family

@@ -9,13 +9,29 @@ import msgspec
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from antiphon.events import Event, ModelChanged, StepFinished, ToolCallEvent, ToolResultEvent
+from antiphon.events import (
+    Event,
+    ItemEvent,
+    ModelChanged,
+    ReasoningDelta,
+    RefusalDelta,
+    StepFinished,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from antiphon.input.request import AgentSpec
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.observing.labels import codes_of_providers, is_name
 
 _PROVIDERS = {"openai-chat": "openai"}  # ours, by their names in the conventions
 _GOOD = ("finished", "suspended", "cancelled", "given_back")
+_WHOLE = ("finished", "suspended")  # no call was cut off
+_PIECES = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, ItemEvent)
+_PARAMETERS = (
+    "frequency_penalty", "max_tokens", "presence_penalty", "seed", "temperature", "top_k", "top_p",
+)  # fmt: skip
 
 
 class _Asked(msgspec.Struct):
@@ -64,17 +80,26 @@ class _Spans:
         )  # fmt: skip
         self._within = trace.set_span_in_context(self._span)
         self._model: dict[str, Any] = {}  # that is asked: its attributes
+        self._asked: dict[str, Any] = {}  # with which parameters
         self._calling_since = now
+        self._heard: int | None = None  # when the first piece of the answer came
         self._tools: dict[str, trace.Span] = {}
 
     def opened(self, agent: AgentSpec, known: bool) -> None:
         self._asks(agent.provider, agent.model)
         self._span.set_attributes(self._model)
+        asked = {name: agent.params.get(name) for name in _PARAMETERS}
+        self._asked = {
+            f"gen_ai.request.{name}": value for name, value in asked.items() if type(value) in (int, float)
+        }
         if agent.name and known:
             self._span.update_name(f"invoke_agent {_name(agent.name)}")
             self._span.set_attribute("gen_ai.agent.name", _name(agent.name))
 
     def event(self, event: Event) -> None:
+        if isinstance(event, _PIECES):
+            self._heard = self._heard or time.time_ns()
+            return
         match event:
             case StepFinished():
                 self._answered(event)
@@ -100,10 +125,11 @@ class _Spans:
                 return
 
     def end(self, outcome: str, code: str, provider: str) -> None:
+        cut_off = "" if outcome in _WHOLE else code or outcome
         for span in self._tools.values():
-            span.end()
-        if code in codes_of_providers():
-            self._failed(code)
+            _end(span, cut_off)
+        if code in codes_of_providers() or (self._heard and cut_off):
+            self._failed(cut_off)
         self._span.set_attribute("antiphon.outcome", outcome)
         _end(self._span, "" if outcome in _GOOD else code or outcome)
 
@@ -115,28 +141,46 @@ class _Spans:
         }
 
     def _answered(self, event: StepFinished) -> None:
+        used = event.usage
+        parts = {
+            "cache_read.input_tokens": used.cached_input_tokens,
+            "cache_creation.input_tokens": used.cache_write_tokens,
+            "reasoning.output_tokens": used.reasoning_tokens,
+        }
         _end(
             self._model_call(
                 {
                     "gen_ai.response.model": _name(event.model),
                     "gen_ai.response.finish_reasons": [_name(event.raw_stop_reason or event.stop_reason)],
-                    "gen_ai.usage.input_tokens": event.usage.input_tokens,
-                    "gen_ai.usage.output_tokens": event.usage.output_tokens,
+                    "gen_ai.usage.input_tokens": used.input_tokens,
+                    "gen_ai.usage.output_tokens": used.output_tokens,
                     "antiphon.step": event.step,
+                    **{f"gen_ai.usage.{name}": number for name, number in parts.items() if number},
                 }
             )
         )
-        self._calling_since = time.time_ns()
 
     def _failed(self, code: str) -> None:
         _end(self._model_call({}), code)
-        self._calling_since = time.time_ns()
 
     def _model_call(self, attributes: dict[str, Any]) -> trace.Span:
-        attributes = self._shared | self._model | {"gen_ai.operation.name": "chat"} | attributes
+        """Make the span of the call that began last, and note that the next one may begin."""
+        began, heard, self._calling_since, self._heard = (
+            self._calling_since,
+            self._heard,
+            time.time_ns(),
+            None,
+        )
+        asked = {"gen_ai.operation.name": "chat", "gen_ai.request.stream": True, **self._asked}
+        if heard:
+            asked["gen_ai.response.time_to_first_chunk"] = max(heard - began, 0) / 1e9
         name = f"chat {self._model.get('gen_ai.request.model', '')}".strip()
         return self._tracer.start_span(
-            name, self._within, SpanKind.CLIENT, attributes, start_time=self._calling_since
+            name,
+            self._within,
+            SpanKind.CLIENT,
+            self._shared | self._model | asked | attributes,
+            start_time=began,
         )
 
 

@@ -19,7 +19,7 @@ from collections import deque
 
 from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import keys_of, open_redis, redact
+from antiphon.wire.connection.open import keys_of, name_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, start_process, tell
@@ -79,7 +79,7 @@ class Supervisor:
         self._children: dict[str, Started] = {}
         self._alone: dict[str, Started] = {}
         self._giving: set[asyncio.Task[None]] = set()
-        self.deaths = {WORKER_DIED[0]: 0, LOOP_STALLED[0]: 0}  # so far, by the code of how they ended
+        self.deaths: dict[tuple[str, str], int] = {}  # so far, by cell and the code of how they ended
         self._patience = Patience(settings.stall_timeout, settings.lease)
         self._away: dict[str, float] = {}  # Redis servers that have not answered yet, and since when
         self._draining = False
@@ -163,6 +163,8 @@ class Supervisor:
     async def _check(self, url: str) -> None:
         """Check a Redis, and note whether it is away. Raises ``StoreError`` if it answers and is unsuitable."""
         redis = open_redis(url, retries=1)
+        for code, _ in (WORKER_DIED, LOOP_STALLED):
+            self.deaths.setdefault((name_of(redis), code), 0)
         try:
             facts = await read_redis(redis, keys_of(redis, self._settings.prefix))
         except StoreUnavailable as exc:
@@ -282,10 +284,9 @@ class Supervisor:
 
     async def _hand_back(self, url: str, name: str, child: Started) -> int:
         cause = LOOP_STALLED if child.stalled else WORKER_DIED
-        self.deaths[cause[0]] += 1
-        return await hand_back(
-            Cell(open_redis(url), prefix=self._settings.prefix), name, self._settings, cause
-        )
+        cell = Cell(open_redis(url), prefix=self._settings.prefix)
+        self.deaths[cell.name, cause[0]] += 1
+        return await hand_back(cell, name, self._settings, cause)
 
 
 def killed_after(settings: Settings) -> float:
