@@ -114,7 +114,12 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[CommandSettings
         shown = f"{default:g}" if isinstance(default, float) else str(default)
         doc = known.metadata["doc"].replace("%", "%%") + (f". Default: {shown}" if shown else "")
         flag = f"--{known.name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=known.metadata["kind"], help=doc[:1].lower() + doc[1:])
+        parser.add_argument(flag, metavar=known.metadata["kind"], help=_inside(doc))
+
+
+def _inside(sentence: str) -> str:
+    """A sentence as it continues another text: an abbreviation at its beginning stays as it is."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def add_redis(parser: argparse.ArgumentParser) -> None:

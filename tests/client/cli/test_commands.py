@@ -173,7 +173,9 @@ def test_each_command_says_how_it_is_used(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: antiphon {command}")
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: antiphon {command}")
+    assert re.findall(r"\b[a-z][A-Z]+\b", shown) == [], "abbreviations stay as they are"
 
 
 def test_the_version_is_that_of_the_package():

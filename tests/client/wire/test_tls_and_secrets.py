@@ -29,6 +29,8 @@ WRITTEN_WRONGLY = [
     f"redis://host/0?pasword={WORD}", f"redis://host/0?pass={WORD}", f"redis://host/0?pw={WORD}", f"redis://host/0?{WORD}",
     f"redis://host/0?Password%20={WORD}", f"redis://host/0?db=0&key={WORD}", f"redis://host/0?a=1;pass={WORD}",
     f"redis://host/0?timeout={WORD}", f"redis://host/0#{WORD}", f"redis+sentinel://a:1/x/0?sentinel_pasword={WORD}",
+    f"redis://:{WORD}/0", f"redis://user:{WORD}/0", f"redis://host:{WORD}", f"redis+sentinel://a:{WORD},b:1/x/0",
+    f"redis+cluster://host:{WORD}?cells=2", f"rediss://host/0?ssl_cert_reqs={WORD}", f"redis://[::1]:{WORD}/0",
     f"redis://host/{WORD}", f"redis://host/0?db={WORD}", f"redis://host/0?socket_timeout={WORD}",
 ]  # fmt: skip
 

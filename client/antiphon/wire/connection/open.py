@@ -66,7 +66,7 @@ SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redi
 SENTINEL_SECONDS = 1.0
 CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error while writing")
 NUMBERS = frozenset({*URL_QUERY_ARGUMENT_PARSERS, "cells", "cell"})
-PATHS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"})
+PATHS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
 """The options of a URL whose values may be shown. Any other name may be a misspelt password."""
 OBJECTS = frozenset({
     "connection_class", "credential_provider", "encoder_class", "event_dispatcher", "maint_notifications_config",
@@ -351,10 +351,19 @@ def redact(url: str) -> str:
     user, colon, _ = secret.partition(":")
     known = "" if not at else f"{user}:***@" if colon else "***@"
     place, question, query = place.partition("#")[0].partition("?")
-    host, slash, path = place.partition("/")
+    hosts, slash, path = place.partition("/")
     if scheme in ("redis", "rediss") and path and not path.isdigit():
-        place = f"{host}{slash}***"
+        path = "***"
+    if scheme != "unix":
+        hosts = ",".join(map(_without_text_for_a_port, hosts.split(",")))
+    place = f"{hosts}{slash}{path}"
     return f"{scheme}{mark}{known}{place}{question}{'&'.join(_redacted(pair) for pair in query.split('&'))}"
+
+
+def _without_text_for_a_port(host: str) -> str:
+    """A user and a password without a host look like a host and a port."""
+    name, colon, port = host.rpartition(":")
+    return f"{name}:***" if colon and port and "]" not in port and not port.isdigit() else host
 
 
 def _redacted(pair: str) -> str:
@@ -404,7 +413,7 @@ def _fault(url: str, exc: Exception) -> str:
         )
     if "@" in url:
         return f"cannot be read: {_PERCENT_ENCODE}"
-    if "invalid literal" in f"{exc}":
+    if "invalid literal" in f"{exc}" or f"{exc}".startswith("Port "):
         return "cannot be read: ports and databases must be numbers"
     return f"cannot be read: {f'{exc}'.rstrip('.')}"
 
