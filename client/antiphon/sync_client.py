@@ -814,8 +814,8 @@ class Budgets(Synchronous[AsyncBudgets]):
 
         They take the place of those that an App declares and of those for all names; an empty list is no budget, and
         with None the others hold again. Workers notice within five seconds that a scope has its first budget; later
-        changes hold from the next model call on. What was used before a change counts. Raises ``UsageError`` and
-        ``StoreError``; if it fails with several cells, repeat it.
+        changes hold from the next model call on, and suspended turns ask again at once. What was used before a change
+        counts. Raises ``UsageError`` and ``StoreError``; if it fails, repeat it.
 
         >>> client.budgets("user", "alice", tenant="acme").set([Budget(tokens=100_000, per="month")])
         """

@@ -53,13 +53,13 @@ async def test_answers_fit_the_document(redis_url, ensemble):
         items = await api.get("/v1/conversations/s/items")
         named = {
             "session": "s", "turn": turn, "response": f"resp_{turn}", "item": items["first_id"],
-            "model": "stage%2Fstage-1", "tenant": "a",
+            "model": "stage%2Fstage-1", "tenant": "a", "scope": "agent",
         }  # fmt: skip
         for one in operations():
             if one.method == "GET" and not one.streams and one.answer and one.name != "show_document":
                 await check("GET", one.route, **named)
                 if not one.route.startswith("/v1/"):  # whose errors are OpenAI's
-                    await check("GET", one.route, session="nothing", turn="nothing", tenant="b")
+                    await check("GET", one.route, session="nothing", turn="nothing", tenant="b", scope="user")
         found = await check("GET", "/turns/{turn}", turn=failed)
         assert found["code"] == "provider_rejected"
         await check("GET", "/turns/{turn}/result", turn=failed)

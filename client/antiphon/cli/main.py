@@ -34,6 +34,7 @@ SECTIONS = {
         "explain": ("explain",),
         "operation": ("workers", "queues", "cells", "failed", "requeue"),
         "agents": ("agents",),
+        "budgets": ("budgets",),
         "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "event", "export", "forget"),
     },
     "Getting started": {

@@ -10,7 +10,14 @@ from antiphon.input.ids import session_id, tenant_id, user_name
 from antiphon.model.budget import Budget, BudgetScope, BudgetState, checked_budgets
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import Connections
-from antiphon.wire.budgets import ledger_of, read_ledger, stored_budgets, user_of, write_budgets
+from antiphon.wire.budgets import (
+    ledger_of,
+    read_ledger,
+    stored_budgets,
+    user_of,
+    wake_waiting,
+    write_budgets,
+)
 from antiphon.wire.cell import Cell
 
 CHECKS = {"session": session_id, "tenant": tenant_id}
@@ -40,14 +47,16 @@ class AsyncBudgets:
 
         They take the place of those that an App declares and of those for all names; an empty list is no budget, and
         with None the others hold again. Workers notice within five seconds that a scope has its first budget; later
-        changes hold from the next model call on. What was used before a change counts. Raises ``UsageError`` and
-        ``StoreError``; if it fails with several cells, repeat it.
+        changes hold from the next model call on, and suspended turns ask again at once. What was used before a change
+        counts. Raises ``UsageError`` and ``StoreError``; if it fails, repeat it.
 
         >>> await client.budgets("user", "alice", tenant="acme").set([Budget(tokens=100_000, per="month")])
         """
         checked = None if budgets is None else checked_budgets(budgets)
         for cell in self._connections.cells:
             await write_budgets(cell, self._scope, self._name, checked)
+        for cell in self._connections.cells:  # when all of them have the change
+            await wake_waiting(cell, self._scope, self._name)
 
     async def read(self) -> list[BudgetState]:
         """Read the stored budgets that hold for this name, and how much of them is used. Raises ``StoreError``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +17,7 @@ from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import readable
 
 HOUR_MS = 3_600_000
+WOKEN_AT_ONCE = 500
 
 
 class Payer(NamedTuple):
@@ -126,6 +128,43 @@ async def capture(
     )
     if answer != [b"CAPTURED"]:
         raise unexpected("budgets/capture", answer)
+
+
+async def note_waiting(cell: Cell, call: Call, scope: str, name: str) -> bool:
+    """Note in a turn's cell for whose budget it will wait, so that a change of that budget wakes it.
+
+    Whoever notes it asks once more after that: a change before the note wakes nothing. Returns whether the turn is
+    still held under this fence. Raises ``StoreError``.
+    """
+    answer = await cell.run(
+        "budgets/note", call.session_id, call.turn_id, call.fence, f"{scope} {_hash(name)}"
+    )
+    match answer:
+        case [b"NOTED"]:
+            return True
+        case [b"SUPERSEDED"]:
+            return False
+        case _:
+            raise unexpected("budgets/note", answer)
+
+
+async def wake_waiting(cell: Cell, scope: str, name: str) -> None:
+    """Let the turns of this cell ask again that wait for budgets of a name, '' for all names of the scope.
+
+    Raises ``StoreError``.
+    """
+    kept_by, since = f"{scope} {_hash(name)}" if name else scope, "-inf"
+    while since:
+        match await cell.run("budgets/wake", kept_by, since, WOKEN_AT_ONCE):
+            case [b"WOKEN", after]:
+                since = text_of(after)
+            case answer:
+                raise unexpected("budgets/wake", answer)
+
+
+def _hash(name: str) -> str:
+    """Return what replaces a name in records that its erasure does not reach."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def user_of(tenant: str | None, user: str) -> str:

@@ -110,6 +110,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("spent", "spent:{}", "hash", "a ledger of budgets: what was used in a turn, a session, or the current day or "
          "month of a scope, and what running model calls hold",
          "40 days (turn); with its session; a day or a month after the end of its day or month"),
+    Kind("unfunded", "unfunded", "sorted set", "turns that wait because a budget is used up, by the time at which they "
+         "asked last", "an hour after the last of them has asked"),
     Kind("notices", "notices", "stream", "completion events of this cell, while something subscribes; "
         "the last 100,000", "7 days after the last subscription"),
     Kind("webhooks", "webhooks", "sorted set", "webhooks, by the time of their next check; those with nothing to "
@@ -307,6 +309,7 @@ class Keys:
     clock = _One()
     schedules = _One()
     event_position = _One()
+    unfunded = _One()
     dispatched = _One()
     webhooks = _One()
     pydantic_index = _One()

@@ -115,6 +115,8 @@ export const OPERATIONS = {
   pause_agent: {"method": "POST", "route": "/agents/{agent}/pause", "body": false, "query": []},
   roll_back_agent: {"method": "POST", "route": "/agents/{agent}/roll-back", "body": false, "query": []},
   reset_agent: {"method": "POST", "route": "/agents/{agent}/reset", "body": false, "query": []},
+  show_budgets: {"method": "GET", "route": "/budgets/{scope}", "body": false, "query": ["tenant", "name"]},
+  set_budgets: {"method": "PUT", "route": "/budgets/{scope}", "body": true, "query": ["tenant", "name"]},
   send_event: {"method": "POST", "route": "/events/{name}", "body": true, "query": []},
   receive_event: {"method": "POST", "route": "/events/{name}/from/{signer}", "body": false, "query": []},
   make_token: {"method": "POST", "route": "/sessions/{session}/tokens", "body": true, "query": []},

@@ -801,6 +801,34 @@ export interface Promote {
   tenant?: string | null;
   session?: string | null;
 }
+/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
+export interface BudgetQuery {
+  tenant?: string | null;
+  name?: string | null;
+}
+/** Budgets, and how much of each is used. */
+export interface BudgetList {
+  budgets: BudgetState[];
+}
+/** A budget and how much of it is used, in dollars or tokens. */
+export interface BudgetState {
+  budget: Budget;
+  used?: number;
+  held?: number;
+  estimated?: number;
+  ends?: number | null;
+}
+/** What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
+export interface Budget {
+  cost?: number | null;
+  tokens?: number | null;
+  per?: "day" | "month" | "session" | "turn";
+  reached?: "fallback" | "reject" | "suspend";
+}
+/** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
+export interface SetBudgets {
+  budgets: Budget[] | null;
+}
 /** An event to send. ``data`` is any JSON of at most 64 KiB. */
 export interface SendEvent {
   data?: Json;
@@ -1032,6 +1060,10 @@ export interface Operations {
   roll_back_agent: { asked: { agent: string }; answer: Promotion };
   /** Forget all promotions of an agent */
   reset_agent: { asked: { agent: string }; answer: undefined };
+  /** Read the stored budgets of a `session`, `tenant`, `user` or `agent`, and how much of them is used */
+  show_budgets: { asked: { scope: string } & BudgetQuery; answer: BudgetList };
+  /** Set all budgets of a name; turns that were suspended because of one ask again at once */
+  set_budgets: { asked: { scope: string } & BudgetQuery & SetBudgets; answer: undefined };
   /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
   send_event: { asked: { name: string } & SendEvent; answer: EventSent };
   /** Send an event that a service has signed, as GitHub, Stripe and Standard Webhooks do; its data is the body */

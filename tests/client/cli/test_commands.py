@@ -35,6 +35,7 @@ COMMANDS = [
     "failed",
     "requeue",
     "limits",
+    "budgets",
     "tenants",
     "schedules",
     "webhooks",
@@ -132,7 +133,9 @@ def test_schedules_are_set_listed_paused_and_removed(redis_url):
     assert "does not belong to the tenant 'b'" in complaint(
         2, "schedules", "remove", "s", "daily", "--tenant", "b", url=redis_url
     )
-    for name in ("tick", "daily"):
+    output("schedules", "add", "s", "push", "Look", "--on", "github:*", "--agent", "a", url=redis_url)
+    assert re.search(r"s +push +on github:\* +- +- *$", output("schedules", url=redis_url), re.MULTILINE)
+    for name in ("tick", "daily", "push"):
         output("schedules", "remove", "s", name, url=redis_url)
     assert "no schedule 'tick'" in complaint(1, "schedules", "remove", "s", "tick", url=redis_url)
     assert "One of the arguments --every --cron" in complaint(
@@ -586,6 +589,47 @@ def test_limits_of_a_tenant_are_set_and_shown(redis_url):
     with Redis.from_url(redis_url) as redis:
         assert not redis.exists("ant:limits")
         redis.flushall()  # the turns wait for workers
+
+
+@pytest.mark.lasting_keys("ant:schedule*", "ant:event*", "ant:tenant_events:*")
+def test_an_event_is_sent_and_starts_turns(redis_url):
+    sent = ("event", "github:push", '{"ref": "main"}', "--key", "1", "--json")
+    assert json.loads(output(*sent, url=redis_url)) == {"turns": 0}
+    assert "reached 0 turns" in output("event", "github:push", url=redis_url)
+    output("schedules", "add", "s", "push", "Look", "--on", "github:*", "--agent", "a", url=redis_url)
+    assert json.loads(output(*sent, url=redis_url)) == {"turns": 1}
+    assert "reached 0 turns" in output("event", "github:push", "--tenant", "acme", url=redis_url)
+    assert antiphon("event", "two words", url=redis_url).returncode == 2
+    assert antiphon("event", "push", "no json", url=redis_url).returncode == 2
+    with Redis.from_url(redis_url) as redis:
+        redis.flushdb()  # the turn waits for workers
+
+
+def test_budgets_are_set_shown_and_removed(redis_url):
+    acme = ("tenant", "acme")
+    several = ("--budget", "cost=5,per=day", "--budget", "tokens=100000,per=month,reached=suspend")
+    shown = output("budgets", "set", *acme, *several, url=redis_url).splitlines()
+    assert [line.split()[:5] for line in shown[1:]] == [
+        ["$5", "day", "reject", "$0", "$0"], ["100,000", "tokens", "month", "suspend", "0"],
+    ]  # fmt: skip
+    assert output("budgets", *acme, url=redis_url).splitlines() == shown
+    (one,) = output(
+        "budgets", "set", "user", "alice", "--tenant", "acme", "--budget", "cost=0.5", "--json", url=redis_url
+    ).splitlines()
+    assert json.loads(one)["budget"] == {"cost": 0.5}
+    assert output("budgets", "user", "alice", "--json", url=redis_url) == "", "that of no tenant"
+    output("budgets", "set", "tenant", "--budget", "cost=9", url=redis_url)
+    assert output("budgets", "set", *acme, "--none", "--json", url=redis_url) == ""
+    assert "$9" in output("budgets", "remove", *acme, url=redis_url)
+    output("budgets", "remove", "tenant", url=redis_url)
+    for wrong in (
+        ("set", *acme), ("set", *acme, "--none", "--budget", "cost=5"), ("set", *acme, "--budget", "cost=five"),
+        ("set", *acme, "--budget", "price=5"), ("set", *acme, "--budget", "cost=5,tokens=5"), ("everyone", "acme"),
+        (*acme, "--tenant", "acme"),
+    ):  # fmt: skip
+        assert antiphon("budgets", *wrong, url=redis_url).returncode == 2
+    with Redis.from_url(redis_url) as redis:
+        assert not redis.exists("ant:budgets:tenant")
 
 
 def test_a_priority_is_submitted(redis_url):

@@ -1,4 +1,4 @@
-"""`budgets/reserve` and `budgets/capture`: the ledgers of budgets. A memory cell must answer and count the same."""
+"""The scripts of budgets: their ledgers, and the turns that wait for them. A memory cell must do the same."""
 
 import random
 from datetime import UTC, datetime
@@ -17,8 +17,10 @@ from antiphon.wire.budgets import (
     Reserved,
     Unpriced,
     capture,
+    note_waiting,
     read_ledger,
     reserve,
+    wake_waiting,
     window_end,
     write_budgets,
 )
@@ -103,9 +105,13 @@ async def test_stored_budgets_take_the_place_of_declared_ones(cell):
 
 async def test_a_model_without_a_price_is_refused_by_budgets_of_cost_alone(cell):
     assert await ask(cell, call(cost=None)) == Unpriced()
-    assert isinstance(
-        await ask(cell, call(cost=None), Payer("tenant", "acme", (Budget(tokens=9),))), Reserved
-    )
+    tokens = Payer("tenant", "acme", (Budget(tokens=200),))
+    for turn in ("t1", "t2"):
+        free = call(turn, cost=None)
+        assert isinstance(await ask(cell, free, tokens), Reserved)
+        await capture(cell, free, ["tenant:day:acme"], cost=0, tokens=90)
+    assert (await spent(cell))[b"tokens"] == b"180"
+    assert await used(cell) == [0, 0]
 
 
 async def test_the_next_attempt_counts_what_the_former_one_held(cell):
@@ -263,3 +269,112 @@ async def test_the_ledgers_of_sessions_are_apart_whatever_their_names(cell):
     assert isinstance(first, Reserved)
     assert isinstance(second, Reserved)
     assert first.ledgers != second.ledgers
+
+
+async def kept_from_going_on(cell, turn="t1", *, scope="tenant", name="acme", noted=True):
+    """A turn that is given back because a budget is used up."""
+    claimed = await cell.started(turn, f"of-{turn}")
+    if noted:
+        assert await note_waiting(cell, held_by(claimed), scope, name)
+    await cell.give_back(claimed, "limit", delay_ms=600_000, code="budget_reached")
+    return claimed
+
+
+def held_by(turn):
+    return Call(turn.turn_id, turn.session_id, turn.fence, 1, 0, 0, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "wakes"),
+    [
+        ("tenant", "acme", True),
+        ("tenant", "", True),
+        ("tenant", "acm", False),
+        ("user", "acme", False),
+        ("user", "", False),
+    ],
+)
+async def test_a_change_of_a_budget_wakes_the_turns_of_its_scope(cell, scope, name, wakes):
+    await kept_from_going_on(cell)
+    assert await cell.status() == "retrying"
+    for _ in range(2):
+        await wake_waiting(cell, scope, name)
+        assert await cell.status() == ("queued" if wakes else "retrying")
+        assert await cell.queue() == ["t1"] * wakes
+    assert await cell.redis.zcard(cell.keys.unfunded) == (not wakes)
+
+
+async def test_a_budget_that_changes_before_the_turn_is_given_back_wakes_it_then(cell):
+    claimed = await cell.started("t1")
+    for _ in range(2):
+        assert await note_waiting(cell, held_by(claimed), "tenant", "acme")
+    await wake_waiting(cell, "tenant", "acme")
+    assert await cell.status() == "running"
+    await cell.give_back(claimed, "limit", delay_ms=600_000, code="budget_reached")
+    assert await cell.status() == "queued"
+    assert (await cell.events("s"))[-1]["retry_at"] == await cell.now()
+
+
+async def test_only_a_turn_that_waits_for_a_budget_is_woken(cell):
+    busy = await cell.started("t1", "s1")
+    await note_waiting(cell, held_by(busy), "tenant", "acme")
+    await cell.give_back(busy, "error", delay_ms=5_000, code="provider_overloaded")
+    ended = await kept_from_going_on(cell, "t2")
+    await cell.cancel(ended.turn_id, "")
+    gone = await kept_from_going_on(cell, "t3")
+    await cell.redis.delete(cell.keys.turn("t3"))
+    await wake_waiting(cell, "tenant", "acme")
+    assert [await cell.status(turn) for turn in ("t1", "t2")] == ["retrying", "cancelled"]
+    assert await cell.queue() == []
+    assert await cell.redis.exists(cell.keys.unfunded, cell.keys.turn(gone.turn_id)) == 0
+
+
+async def test_a_worker_whose_turn_has_gone_on_elsewhere_notes_nothing(cell):
+    claimed = await cell.started("t1")
+    await cell.reap(holder="w1")
+    assert not await note_waiting(cell, held_by(claimed), "tenant", "acme")
+    assert not await cell.redis.exists(cell.keys.unfunded)
+
+
+async def test_any_number_of_turns_are_woken_and_old_notes_go(cell, monkeypatch):
+    monkeypatch.setattr("antiphon.wire.budgets.WOKEN_AT_ONCE", 2)
+    await kept_from_going_on(cell, "old")
+    await cell.wait(3_600_000)
+    turns = [f"t{number}" for number in range(5)]
+    for number, turn in enumerate(turns):
+        await cell.wait(1)
+        await kept_from_going_on(cell, turn, name="acme" if number % 2 else "other")
+    assert await cell.redis.zrange(cell.keys.unfunded, 0, -1) == [turn.encode() for turn in turns]
+    assert 0 < await cell.redis.pttl(cell.keys.unfunded) <= 3_600_000
+    await wake_waiting(cell, "tenant", "acme")
+    assert sorted(await cell.queue()) == ["t1", "t3"]
+    await wake_waiting(cell, "tenant", "")
+    assert sorted(await cell.queue()) == turns
+
+
+async def test_a_damaged_turn_keeps_no_other_from_waking(cell):
+    for turn in ("t1", "t2"):
+        await kept_from_going_on(cell, turn)
+    await cell.redis.rename(cell.keys.inbox("of-t1"), "kept")
+    await cell.redis.hset(cell.keys.inbox("of-t1"), "x", "y")
+    await wake_waiting(cell, "tenant", "acme")
+    assert await cell.queue() == ["t2"]
+    await cell.redis.rename("kept", cell.keys.inbox("of-t1"))
+
+
+async def test_a_memory_cell_wakes_turns_as_redis_does():
+    memory = MemoryCell()
+    for turn in ("t1", "t2", "t3"):
+        await memory.submit(NewTurn(turn, turn, b"{}", "d", queue="antiphon"))
+        claims = await memory.claim("w", turn, lease_ms=1000, limit=1, queues=["antiphon"], only=turn)
+        (claimed,) = claims.turns
+        assert await note_waiting(memory, held_by(claimed), "tenant", "other" if turn == "t3" else "acme")
+        if turn == "t2":
+            await wake_waiting(memory, "tenant", "acme")
+        await memory.give_back(claimed, "limit", delay_ms=600_000, reason="", code="budget_reached")
+        assert not await note_waiting(memory, held_by(claimed), "tenant", "acme")
+    assert [(await memory.turn(turn)).status for turn in ("t1", "t2", "t3")] == [
+        "queued",
+        "queued",
+        "retrying",
+    ]

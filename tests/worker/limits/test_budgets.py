@@ -190,6 +190,45 @@ async def test_a_call_waits_while_others_hold_the_rest(redis_url, monkeypatch):
         assert (await first.result(20)).text == (await second.result(20)).text == "Done."
 
 
+@pytest.mark.parametrize("raised", ["own", "of all", "removed"])
+async def test_a_suspended_turn_continues_at_once_when_its_budget_is_raised(redis_url, raised):
+    app = app_of(costing(1000), costing(1))
+    used_up, more = Budget(cost=1, per="month", reached="suspend"), Budget(cost=2, per="month")
+    async with AsyncClient(redis_url) as client:
+        own, all_ = client.budgets("tenant", "acme"), client.budgets("tenant", None)
+        await (all_ if raised == "of all" else own).set([used_up])
+        async with running_worker(redis_url, app):
+            await run(client, "s1", tenant="acme")
+            turn = await client.submit("s2", "Hello", agent="a", tenant="acme")
+            async for event in turn.stream():
+                if isinstance(event, TurnRetrying):
+                    assert event.code == "budget_reached"
+                    await client.budgets("tenant", "other").set([more])
+                    assert (await turn.info()).status == "retrying"
+                    changed = all_ if raised == "of all" else own
+                    await changed.set(None if raised == "removed" else [more])
+            assert (await turn.result(20)).text == "Done."
+
+
+async def test_a_budget_that_is_raised_while_the_turn_asks_suspends_nothing(redis_url, monkeypatch):
+    app, note = app_of(costing(1000), costing(1)), module.note_waiting
+    async with AsyncClient(redis_url) as client:
+        budgets = client.budgets("tenant", "acme")
+        await budgets.set([Budget(cost=1, reached="suspend")])
+
+        async def raised_before(*asked):
+            await budgets.set([Budget(cost=2, reached="suspend")])
+            return await note(*asked)
+
+        monkeypatch.setattr(module, "note_waiting", raised_before)
+        async with running_worker(redis_url, app):
+            await run(client, "s1", tenant="acme")
+            turn = await client.submit("s2", "Hello", agent="a", tenant="acme")
+            events = [event async for event in turn.stream()]
+            assert (await turn.result(20)).text == "Done."
+            assert not [event for event in events if isinstance(event, TurnRetrying | BudgetReachedEvent)]
+
+
 async def test_a_call_that_failed_before_its_answer_costs_nothing(redis_url):
     app = app_of(ProviderRejected("No."), costing(10), budgets=[ONE])
     async with running_worker(redis_url, app), AsyncClient(redis_url) as client, open_cell(redis_url) as cell:

@@ -15,15 +15,17 @@ from support.network import free_port
 from support.prometheus import get
 from support.stage import Stage, make_app
 
+from antiphon import Agent
 from antiphon.client import AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
-from antiphon.errors import AgentError
+from antiphon.errors import AgentError, BudgetReached
 from antiphon.events import ModelChanged, StepFinished, TextDelta, ToolCallEvent, ToolResultEvent
 from antiphon.input.request import AgentSpec, decode_request
-from antiphon.model import Usage
+from antiphon.model import Budget, Usage
 from antiphon.status import serving_status
 from antiphon.telemetry import FIELDS, JSONFormatter, SeldomOutages, TextFormatter, tracer_of_environment
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.app import App
 from antiphon_worker.observing import metrics
 from antiphon_worker.observing import observer as observing
 from antiphon_worker.observing.traces import Traces
@@ -97,6 +99,18 @@ def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, pro
     assert found[f'antiphon_worker_deaths_total{{cell="{place}",code="loop_stalled"}}'] == 0
     processes_shown = {name for name in found if name.startswith("process_resident_memory_bytes{")}
     assert len(processes_shown) == 2, "the supervisor and the process that took the place of the dead one"
+
+
+async def test_budgets_that_are_reached_are_counted(redis_url, monkeypatch):
+    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda *_: metrics.Metrics("here"))
+    agent = Agent("scripted", "any", name="a", budgets=[Budget(tokens=1, per="session")])
+    counted = metrics.BUDGETS_REACHED.labels("agent", "reject", "a", "here")
+    before = counted._value.get()
+    async with running_worker(redis_url, App(agents=[agent])), AsyncClient(redis_url) as client:
+        await (await client.submit("s", "Hello", agent="a")).result(20)
+        with pytest.raises(BudgetReached):
+            await (await client.submit("s", "Again", agent="a")).result(20)
+    assert counted._value.get() == before + 1
 
 
 def test_a_worker_that_drains_is_alive_and_not_ready(redis_url, processes, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from antiphon.errors import BudgetReached
 from antiphon.model.budget import NANO, Budget
 from antiphon.wire.budgets import window_end
 from antiphon_worker.local.moves import Answer, Moves
@@ -82,6 +83,23 @@ class LedgerTransitions(Moves):
             if ledger.text(f"call:{turn}").startswith(f"{fence} {number} "):
                 _settle(ledger, turn, {"cost": cost, "tokens": tokens}, estimated=estimated == "1")
         return [b"CAPTURED"]
+
+    def note(self, session_id: str, turn_id: str, fence: str, scope: str) -> Answer:
+        """Note for whose budget a turn will wait."""
+        if self._held(session_id, fence) is None:
+            return [b"SUPERSEDED"]
+        self.unfunded[turn_id] = scope
+        return [b"NOTED"]
+
+    def wake(self, scope: str, since: str, count: int) -> Answer:
+        """Queue the turns that wait for a budget of this scope."""
+        for turn_id, kept_by in list(self.unfunded.items()):
+            if scope in (kept_by, kept_by.partition(" ")[0]):
+                del self.unfunded[turn_id]
+                turn = self.turns[turn_id]
+                if turn.status == "retrying" and turn.record.text("retry_code") == BudgetReached.code:
+                    self._ready(turn.session, self.clock(), front=True)
+        return [b"WOKEN", b""]
 
     def _budgets_of(self, scope: str, name: str, own: bytes) -> list[Budget]:
         stored = self.budgets.get(scope, {})

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from antiphon.errors import BudgetReached
 from antiphon.input.values import now_ms
 from antiphon_worker.local.records import KeptEvent, Record, Session, Turn
 
@@ -53,6 +54,7 @@ class Moves:
         self.fences = 0
         self.spent: dict[str, Record] = {}  # ledgers of budgets
         self.budgets: dict[str, dict[str, bytes]] = {}  # stored ones, by scope and name
+        self.unfunded: dict[str, str] = {}  # the scope that keeps a turn from going on
         self._ended: dict[str, Turn] = {}  # in the order of their ends
         self._swept = clock()
 
@@ -160,6 +162,7 @@ class Moves:
             turn.carried = None
         if not ran:
             self.woken(turn)
+        self.unfunded.pop(turn.id, None)
         self._ended[turn.id] = turn
         if len(self._ended) > KEPT_ENDED:
             self._drop(next(iter(self._ended.values())))
@@ -258,6 +261,8 @@ class Moves:
         )
         if turn.record.get("answering") != turn.record.get("step"):
             self._publish(turn.session, now, event)
+        if code == BudgetReached.code and turn.id not in self.unfunded:
+            delay_ms = 0
         if delay_ms <= 0:
             self._ready(turn.session, now, front=True)
             return

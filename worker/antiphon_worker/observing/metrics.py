@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from antiphon.events import (
+    BudgetReachedEvent,
     Event,
     ItemEvent,
     ReasoningDelta,
@@ -68,6 +69,10 @@ TOOL_CALLS = Counter("antiphon_tool_calls", "Tool calls that returned", ["result
 LEASE_LOSSES = Counter(
     "antiphon_lease_losses", "Attempts whose lease another worker had taken", ["agent", "cell"]
 )
+BUDGETS_REACHED = Counter(
+    "antiphon_budgets_reached", "Attempts that a budget rejected, suspended or sent to a fallback",
+    ["scope", "action", "agent", "cell"],
+)  # fmt: skip
 REDIS = Histogram("antiphon_redis_seconds", "Round trips to Redis", ["command", "cell"], buckets=_SHORT)
 DEATHS = ("antiphon_worker_deaths", "Processes of workers that died, or were killed because they stood still")
 
@@ -113,6 +118,8 @@ class _Watch:
             self._step(event)
         elif isinstance(event, ToolResultEvent):
             self._of(TOOL_CALLS, "error" if event.is_error else "ok").inc()
+        elif isinstance(event, BudgetReachedEvent):
+            self._of(BUDGETS_REACHED, event.scope, event.action).inc()
 
     def end(self, outcome: str, code: str, provider: str) -> None:
         known = code if not code or code in codes() else "other"

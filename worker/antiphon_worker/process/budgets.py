@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from math import ceil, isfinite
@@ -40,6 +40,7 @@ from antiphon.wire.budgets import (
     Reserved,
     Unpriced,
     capture,
+    note_waiting,
     reserve,
     scopes_with_budgets,
     user_of,
@@ -58,7 +59,7 @@ PAUSES = (0.05, 0.1, 0.2, 0.4)
 """How long a call waits in its place while others hold the rest of a budget, in seconds."""
 BACK_SECONDS = (1.0, 3.0)
 LONGEST_SECONDS = 600.0
-"""A suspended turn looks again so often, in case it has missed that its budget was raised."""
+"""A suspended turn asks again so often: the budgets of an App change without a note in Redis."""
 LOOK_SECONDS = 5.0
 LONGEST_CALL_MS = 24 * 3_600_000
 
@@ -171,34 +172,51 @@ class Purse:
         self._attempt = attempt
         self._numbers = count(1)
         self._parts = _by_cell(cells, attempt.cell, payers)
+        self._names = {payer.scope: payer.name for payer in payers}
         self._told: set[tuple[str, str, str]] = set()
 
     async def hold(self, request: ModelRequest, *, switched: bool) -> Hold:
         """Hold what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``."""
-        call = self._call(request)
-        for pause in (*PAUSES, None):
+        call, pauses, noted = self._call(request), iter(PAUSES), ""
+        while True:
             answer = await self._reserve(call, switched)
             match answer:
                 case Hold():
                     return answer
+                case Reached(action="suspend") if answer.scope != noted:
+                    await self._note(call, answer.scope)
+                    noted = answer.scope
                 case Reached():
                     raise self._reached(answer)
                 case Outdated():
-                    self._attempt.lease.end(Stop.SUPERSEDED, at_once=False)
-                    raise StopSignal(Stop.SUPERSEDED)
+                    raise self._superseded()
                 case Unpriced():
                     raise UnknownPrice(
                         f"The model {request.model} has no price, so that its cost cannot be charged to a budget: give "
                         "the worker's App(prices=…) its price, or use budgets of tokens."
                     )
-                case _ if pause is not None:
-                    await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-                case _:
-                    pass
-        raise Held(
-            "Model calls of other turns have reserved what is left of a budget.",
-            code="budget_held", retry_after=random.uniform(*BACK_SECONDS),
-        )  # fmt: skip
+                case Busy():
+                    await self._pause(pauses)
+
+    async def _pause(self, pauses: Iterator[float]) -> None:
+        """Wait while other calls hold the rest. Raises ``Held`` when it has waited often enough."""
+        pause = next(pauses, None)
+        if pause is None:
+            raise Held(
+                "Model calls of other turns have reserved what is left of a budget.",
+                code="budget_held", retry_after=random.uniform(*BACK_SECONDS),
+            )  # fmt: skip
+        await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+
+    async def _note(self, call: Call, scope: str) -> None:
+        """Note that the turn will wait for a change of a scope's budgets. One before that needs no note: ask again."""
+        cell, name = self._attempt.cell, self._names[scope]
+        if not await patiently(self._attempt.lease, lambda: note_waiting(cell, call, scope, name)):
+            raise self._superseded()
+
+    def _superseded(self) -> StopSignal:
+        self._attempt.lease.end(Stop.SUPERSEDED, at_once=False)
+        return StopSignal(Stop.SUPERSEDED)
 
     def _call(self, request: ModelRequest) -> Call:
         turn, price = self._attempt.turn, self._attempt.prices.price(request.model)

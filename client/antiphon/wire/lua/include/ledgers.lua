@@ -30,7 +30,7 @@ local function settle(key, turn, call, cost, tokens, estimated)
   local held_cost, held_tokens = string.match(call, '^%S+ %S+ (%d+) (%d+)')
   redis.call('HDEL', key, 'call:' .. turn)
   for unit, amounts in pairs({cost = {held_cost or 0, cost or held_cost or 0}, tokens = {held_tokens or 0, tokens or held_tokens or 0}}) do
-    redis.call('HINCRBY', key, 'held_' .. unit, '-' .. amounts[1])
+    redis.call('HINCRBY', key, 'held_' .. unit, string.format('%.0f', 0 - amounts[1])) -- Redis takes no -0
     redis.call('HINCRBY', key, unit, amounts[2])
     if estimated then redis.call('HINCRBY', key, 'estimated_' .. unit, amounts[2]) end
   end
