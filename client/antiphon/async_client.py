@@ -346,14 +346,14 @@ class AsyncClient:
     ) -> int:
         """Send an event to the turns that wait for it (``context.wait_for_event``). Returns how many it has reached.
 
-        ``data`` has a JSON form of at most 64 KiB. With a ``tenant`` it reaches turns of this tenant alone, otherwise
-        turns without a tenant. It is kept for a day, of a tenant's the last 10,000: a turn that begins to wait later
-        receives it too. Each waiting call receives an event once. Sending one with the same name, tenant and ``key``
-        within that day is the same event.
+        If none waits, it starts those of ``schedules.set(…, on=name)``, and returns how many. ``data`` has a JSON form
+        of at most 64 KiB. With a ``tenant`` it reaches turns of this tenant alone, otherwise turns without one. It is
+        kept for a day, of a tenant's the last 10,000: a turn that begins to wait later receives it too. Each waiting
+        call receives an event once. The same name, tenant and ``key`` are the same event within that day.
 
         When this returns, the event is stored. If it raises ``StoreError``, some turns may have received it: send it
         again with the same ``key``. Raises ``InvalidId`` for a name that is not 1 to 128 letters, digits and any of
-        ``_.:/@-``, ``UsageError`` and ``LimitReached``.
+        ``_.:/@-``, ``UsageError``, and ``LimitReached``, also where a limit refuses a turn that it starts.
 
         >>> await client.send_event("payment:4711", {"amount": 30}, key="evt_1")
         0

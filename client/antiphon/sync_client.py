@@ -424,14 +424,14 @@ class Client(Synchronous[AsyncClient]):
     ) -> int:
         """Send an event to the turns that wait for it (``context.wait_for_event``). Returns how many it has reached.
 
-        ``data`` has a JSON form of at most 64 KiB. With a ``tenant`` it reaches turns of this tenant alone, otherwise
-        turns without a tenant. It is kept for a day, of a tenant's the last 10,000: a turn that begins to wait later
-        receives it too. Each waiting call receives an event once. Sending one with the same name, tenant and ``key``
-        within that day is the same event.
+        If none waits, it starts those of ``schedules.set(…, on=name)``, and returns how many. ``data`` has a JSON form
+        of at most 64 KiB. With a ``tenant`` it reaches turns of this tenant alone, otherwise turns without one. It is
+        kept for a day, of a tenant's the last 10,000: a turn that begins to wait later receives it too. Each waiting
+        call receives an event once. The same name, tenant and ``key`` are the same event within that day.
 
         When this returns, the event is stored. If it raises ``StoreError``, some turns may have received it: send it
         again with the same ``key``. Raises ``InvalidId`` for a name that is not 1 to 128 letters, digits and any of
-        ``_.:/@-``, ``UsageError`` and ``LimitReached``.
+        ``_.:/@-``, ``UsageError``, and ``LimitReached``, also where a limit refuses a turn that it starts.
 
         >>> client.send_event("payment:4711", {"amount": 30}, key="evt_1")
         0
@@ -849,6 +849,7 @@ class Schedules(Synchronous[AsyncSchedules]):
         every: float | timedelta | None = None,
         cron: str | None = None,
         tz: str = "UTC",
+        on: str | None = None,
         timeout: float | timedelta | None = LEFT_OUT,
         if_busy: IfBusy = LEFT_OUT,
         metadata: Mapping[str, Any] | None = LEFT_OUT,
@@ -870,7 +871,11 @@ class Schedules(Synchronous[AsyncSchedules]):
         cursor: int | None = LEFT_OUT,
         **unknown: Never,
     ) -> None:
-        """Submit a turn at an interval, or at the times of a cron expression in a time zone.
+        """Submit a turn at an interval, at the times of a cron expression in a time zone, or for each event.
+
+        With ``on``, an event of this name that no turn waits for when it is sent (``client.send_event``) submits one
+        turn: ``"github:push"``, or ``"github:*"`` for all names that begin so. The event must be sent to the schedule's
+        tenant. A last message of the turn has it as JSON: ``{"event": name, "data": …}``.
 
         A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
         replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
@@ -889,6 +894,7 @@ class Schedules(Synchronous[AsyncSchedules]):
                 every=every,
                 cron=cron,
                 tz=tz,
+                on=on,
                 **given(
                     timeout=timeout,
                     if_busy=if_busy,

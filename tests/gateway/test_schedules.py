@@ -21,6 +21,11 @@ async def test_a_schedule_is_set_listed_paused_resumed_and_removed(redis_url):
         (daily,) = [one for one in (await api.get(path))["schedules"] if one["name"] == "daily"]
         assert (daily["session_id"], daily["cron"], daily["tz"]) == ("a/b", DAILY["cron"], DAILY["tz"])
         await api.call("DELETE", f"{path}/soon", 204)
+        await api.call("PUT", f"{path}/push", 204, json={"input": "x", "agent": STAGE, "on": "github:*"})
+        assert await api.post("/events/github:push", {}) == {"turns": 1}
+        (push,) = [one for one in (await api.get(path))["schedules"] if one["name"] == "push"]
+        await api.post(f"/turns/{push['last_turn']}/cancel", {})
+        await api.call("DELETE", f"{path}/push", 204)
         await api.post(f"{path}/daily/pause", None, 204)
         assert [one["due"] for one in (await api.get("/schedules"))["schedules"]] == [None]
         await api.post(f"{path}/daily/resume", None, 204)

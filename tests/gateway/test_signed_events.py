@@ -1,4 +1,4 @@
-"""Events that services have signed: GitHub, Stripe, and services that follow Standard Webhooks."""
+"""Events that services have signed: GitHub, Slack, Stripe, and services that follow Standard Webhooks."""
 
 import base64
 import hashlib
@@ -41,7 +41,13 @@ def standard(body, at=None, name="msg_1"):
     return {"webhook-id": name, "webhook-timestamp": str(at), "webhook-signature": f"v1,AAAA v1,{signature}"}
 
 
-SIGN = {"github": github, "stripe": stripe, "standard": standard}
+def slack(body, at=None):
+    at = int(time.time()) if at is None else at
+    signature = mac(f"v0:{at}:".encode() + body).hexdigest()
+    return {"X-Slack-Request-Timestamp": str(at), "X-Slack-Signature": f"v0={signature}"}
+
+
+SIGN = {"github": github, "stripe": stripe, "standard": standard, "slack": slack}
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ async def test_a_signed_webhook_reaches_a_waiting_turn_once(redis_url, signers, 
         await api.call("POST", path, 413, content=big, headers=SIGN[scheme](big))
 
 
-@pytest.mark.parametrize("scheme", ["stripe", "standard"])
+@pytest.mark.parametrize("scheme", ["stripe", "standard", "slack"])
 @pytest.mark.parametrize(("seconds", "passes"), [(-301, False), (-299, True), (299, True), (301, False)])
 def test_an_old_signature_is_refused(signers, scheme, seconds, passes):
     now = 1_800_000_000
@@ -109,6 +115,52 @@ def test_what_names_an_event_is_signed(signers):
     assert key("standard", PUSH, standard(PUSH, name="msg_7")) == "msg_7"
     paid = b'{"id": "evt_1"}'
     assert key("stripe", paid, stripe(paid)) == "evt_1"
+    said = b'{"id": "x", "event_id": "Ev1"}'
+    assert key("slack", said, slack(said)) == "Ev1"
+
+
+def test_the_example_of_slacks_documentation_is_verified(monkeypatch):
+    """https://docs.slack.dev/authentication/verifying-requests-from-slack"""
+    monkeypatch.setenv("SLACK", "8f742231b10e8888abcd99yyyzzz85a5")
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&"
+        b"channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url="
+        b"https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&"
+        b"trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    headers = {
+        "x-slack-signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
+        "x-slack-request-timestamp": "1531420618",
+    }
+    signers = Signers({"slack": Signer(scheme="slack", secret="SLACK", events=["*"])}, lambda: 1531420620)
+    assert signers.verified("slack", "said", headers, body).signer == "slack"
+
+
+async def test_slack_may_send_forms_and_check_the_address(redis_url, signers):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    async with (
+        AsyncClient(redis_url) as client,
+        open_gateway(redis_url, access=Access(signers=signers)) as (api, _),
+    ):
+
+        async def post(body, headers, status=200, event="push"):
+            asked = {"content": body, "headers": slack(body) | headers}
+            return await api.call("POST", f"/events/{event}/from/slack", status, **asked)
+
+        asked = b'{"type": "url_verification", "challenge": "3eZb"}'
+        assert await post(asked, {}) == {"turns": 0, "challenge": "3eZb"}
+        found = []
+        for number, body in enumerate([b"payload=%7B%22ok%22%3A+true%7D", b"text=yes+please&user=U1&more="]):
+            await waiting_turn(client, f"s{number}", "acme", f"hook:{number}")
+            assert await post(body, form, event=f"hook:{number}") == {"turns": 1}
+            cell = next(iter(client.connections.cells))
+            (turn,) = (
+                await cell.claim("w", f"next{number}", lease_ms=1000, limit=8, queues=["antiphon"])
+            ).turns
+            found.append(json.loads(turn.received[0].json)["data"])
+        assert found == [{"ok": True}, {"text": "yes please", "user": "U1", "more": ""}]
+        await post(b"payload=none", form, 400)
+        await post(b"\xff", form, 400)
 
 
 @pytest.mark.parametrize("wrong", ["sha1=00", "sha256=", "sha256=é", "=", "sha256"])

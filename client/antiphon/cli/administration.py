@@ -88,9 +88,10 @@ def tenants(argv: list[str]) -> int:
 
 
 def _add_schedule(argv: list[str]) -> int:
-    """Submit a turn at regular times, or replace the schedule of this name
+    """Submit a turn at regular times or for each event, or replace the schedule of this name
 
-    Times are seconds (--every 3600) or cron text (--cron '0 18 * * 1-5') in a time zone. Workers submit the turns.
+    Times are seconds (--every 3600) or cron text (--cron '0 18 * * 1-5') in a time zone. Workers submit the turns. With
+    --on, an event that no turn waits for submits a turn.
     """
     parser = command_parser(_add_schedule, "schedules add")
     parser.add_argument("session", help="id of the session")
@@ -99,6 +100,7 @@ def _add_schedule(argv: list[str]) -> int:
     times = parser.add_mutually_exclusive_group(required=True)
     times.add_argument("--every", metavar="SECONDS", type=float)
     times.add_argument("--cron", metavar="TEXT", help="minute, hour, day, month and weekday")
+    times.add_argument("--on", metavar="EVENT", help="name of an event, or the beginning of names and *")
     parser.add_argument("--tz", metavar="ZONE", default="UTC", help="time zone of --cron; default: UTC")
     add_agent(parser)
     add_options(parser, "schedule")
@@ -109,7 +111,8 @@ def _add_schedule(argv: list[str]) -> int:
     asked = options_in(options)
     options.tenant = asked.pop("tenant", None)
     return _change_schedule(options, lambda schedules: schedules.set(
-        options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, agent=agent, **asked
+        options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, on=options.on, agent=agent,
+        **asked,
     ))  # fmt: skip
 
 
@@ -163,8 +166,8 @@ def schedules(argv: list[str]) -> int:
         options, lambda client: client.schedules(options.session, tenant=options.tenant),
         "session, name, when, due, last turn, error",
         lambda one: [
-            one.session_id, one.name, one.cron or f"every {one.every:g} s",
-            "paused" if one.due is None else clock_time(one.due), one.last_turn or "-", one.error or "",
+            one.session_id, one.name, f"on {one.on}" if one.on else one.cron or f"every {one.every:g} s",
+            "paused" if one.paused else clock_time(one.due or 0), one.last_turn or "-", one.error or "",
         ],
         "No schedules found.",
     )  # fmt: skip
@@ -370,6 +373,7 @@ def event(argv: list[str]) -> int:
     """Send an event to the turns that wait for it
 
     Turns wait with `context.wait_for_event`. The event is kept for a day: a turn that begins to wait later receives it.
+    If no turn waits, it starts those of `antiphon schedules add --on`.
     """
     parser = command_parser(event)
     parser.add_argument("name", help="name of the event, such as payment:4711")
@@ -386,7 +390,7 @@ def event(argv: list[str]) -> int:
     if options.json:
         print_json([{"turns": turns}])
     else:
-        print(f"It has reached {turns} waiting turn{'s' * (turns != 1)}, and is kept for a day.")
+        print(f"It has reached {turns} turn{'s' * (turns != 1)}, and is kept for a day.")
     return 0
 
 

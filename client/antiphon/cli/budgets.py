@@ -68,9 +68,9 @@ def _parser(command: Command, name: str) -> Parser:
 
 
 def _budget(text: str) -> Budget:
-    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
+    pairs = [pair.partition("=") for pair in text.split(",")]
     try:
-        return msgspec.convert(dict(pairs), Budget, strict=False)
+        return msgspec.convert({name: value for name, _, value in pairs}, Budget, strict=False)
     except msgspec.ValidationError as exc:
         raise argparse.ArgumentTypeError(f"{text!r} is not a budget such as cost=5,per=day: {exc}") from None
 

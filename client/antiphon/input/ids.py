@@ -42,11 +42,16 @@ def user_name(value: object) -> str:
 def event_name(value: object) -> str:
     """Check the name of an event that turns wait for. Raises ``InvalidId``."""
     name = _text(value, "event name")
-    if not _EVENT_NAME.fullmatch(name):
+    if not is_event_name(name):
         raise InvalidId(
             f"{name[:80]!r} is not a valid event name: use 1 to 128 letters, digits and any of '_.:/@-'."
         )
     return name
+
+
+def is_event_name(value: str) -> bool:
+    """Return whether events may have this name."""
+    return bool(_EVENT_NAME.fullmatch(value))
 
 
 def other_tenant(session: str, tenant: str) -> WrongTenant:

@@ -1,11 +1,11 @@
-"""Schedules: turns that are submitted repeatedly, once for each due time."""
+"""Schedules: turns that are submitted repeatedly, once for each due time or event."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 from zoneinfo import ZoneInfo
@@ -13,11 +13,28 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AgentError, CorruptRecord, MissingPackage, NotFound, StoreError, UsageError
-from antiphon.input.ids import SessionId, TurnId, other_tenant, session_id, tenant_id, turn_id_of_key
+from antiphon.errors import (
+    AgentError,
+    CorruptRecord,
+    KeyMissing,
+    MissingPackage,
+    NotFound,
+    StoreError,
+    UsageError,
+)
+from antiphon.input.ids import (
+    SessionId,
+    TurnId,
+    is_event_name,
+    other_tenant,
+    session_id,
+    tenant_id,
+    turn_id_of_key,
+)
 from antiphon.input.messages import Input
-from antiphon.input.request import encoded_turn, travelling_agent
+from antiphon.input.request import decode_request, encoded_turn, travelling_agent
 from antiphon.input.values import Priority, duration, is_a
+from antiphon.model import Message
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.session.runtime import SessionRef
@@ -26,21 +43,28 @@ from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.lists.schedules import (
+    NEVER,
     PAUSED,
     StoredSchedule,
     advance,
     due_schedules,
     schedule_ids,
+    schedules_of_event,
     stored,
     write_schedule,
 )
 from antiphon.wire.records import DEFAULT_QUEUE, NewTurn
 
 
-def check_times(every: float | timedelta | None, cron: str | None, tz: str) -> int:
-    """Check when a schedule is due, and return ``every`` in ms, 0 with ``cron``. Raises ``UsageError``."""
-    if (every is None) == (cron is None):
-        raise UsageError("A schedule needs either every= (seconds or a timedelta) or cron= (text).")
+def check_times(every: float | timedelta | None, cron: str | None, tz: str, on: str | None = None) -> int:
+    """Check when a schedule is due, and return ``every`` in ms, 0 without. Raises ``UsageError``."""
+    if [every, cron, on].count(None) != 2:
+        raise UsageError(
+            "A schedule needs either every= (seconds or a timedelta), cron= (text) or on= (an event)."
+        )
+    if on is not None:
+        _check_events(on)
+        return 0
     if cron is not None:
         next_due(0, cron, tz, after=0, now=0)
         return 0
@@ -70,6 +94,11 @@ def next_due(every_ms: int, cron: str, tz: str, *, after: int, now: int) -> int:
     return int(found.timestamp() * 1000)
 
 
+def _check_events(on: Any) -> None:
+    if not is_a(on, str) or (on != "*" and not is_event_name(on.removesuffix("*"))):
+        raise UsageError(f"on= must be the name of an event, or the beginning of names and *, not {on!r}.")
+
+
 log = logging.getLogger("antiphon.schedules")
 
 PAGE = 100
@@ -92,11 +121,16 @@ class _Plan(Struct, omit_defaults=True):
     input_bytes: int = 0
     priority: Priority = "normal"
     user: str = ""
+    on: str = ""
+
+    def next_due(self, *, after: int, now: int) -> int:
+        return NEVER if self.on else next_due(self.every_ms, self.cron, self.tz, after=after, now=now)
 
 
 class Schedule(Struct):
     """A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None while
-    it is paused. ``last_turn`` is the id of the turn that was submitted last, or ``error`` says why it was refused.
+    it is ``paused`` or waits for an event. ``last_turn`` is the id of the turn that was submitted last, or ``error``
+    says why it was refused.
     """
 
     name: str
@@ -109,6 +143,8 @@ class Schedule(Struct):
     last_turn: str | None = None
     error: str | None = None
     user: str | None = None
+    on: str | None = None
+    paused: bool = False
 
 
 class AsyncSchedules:
@@ -135,9 +171,14 @@ class AsyncSchedules:
         every: float | timedelta | None = None,
         cron: str | None = None,
         tz: str = "UTC",
+        on: str | None = None,
         **options: Unpack[ClientSubmitOptions],
     ) -> None:
-        """Submit a turn at an interval, or at the times of a cron expression in a time zone.
+        """Submit a turn at an interval, at the times of a cron expression in a time zone, or for each event.
+
+        With ``on``, an event of this name that no turn waits for when it is sent (``client.send_event``) submits one
+        turn: ``"github:push"``, or ``"github:*"`` for all names that begin so. The event must be sent to the schedule's
+        tenant. A last message of the turn has it as JSON: ``{"event": name, "data": …}``.
 
         A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
         replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
@@ -158,13 +199,13 @@ class AsyncSchedules:
         for wrong in given.keys() & {*_REFUSED}:
             raise UsageError(f"A schedule does not accept {wrong}=.")
         given.setdefault("tenant", self._tenant)
-        plan = _plan(given, text, check_times(every, cron, tz), cron or "", tz)
+        plan = _plan(given, text, check_times(every, cron, tz, on), cron or "", tz, on or "")
         await self._check(cell, where, plan.tenant or None)
         for found in await stored(cell, [f"{name}:{where}"]):
             self._check_own(found)
         now = await cell.server_ms()
-        due = next_due(plan.every_ms, plan.cron, tz, after=now, now=now)
-        fields = {"session": where, "tenant": plan.tenant, "user": plan.user}
+        due = plan.next_due(after=now, now=now)
+        fields = {"session": where, "tenant": plan.tenant, "user": plan.user, "on": plan.on}
         await write_schedule(cell, where, name, str(due), fields, msgspec.json.encode(plan))
 
     async def pause(self, name: str) -> None:
@@ -181,7 +222,7 @@ class AsyncSchedules:
         """
         cell, found = await self._one(name)
         plan, now = _read(cell, found), await cell.server_ms()
-        due = next_due(plan.every_ms, plan.cron, plan.tz, after=now, now=now)
+        due = plan.next_due(after=now, now=now)
         if found.due is None:
             await write_schedule(cell, self._home()[0], name, str(due), {})
 
@@ -278,18 +319,13 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
     """Submit the turn of this time. Raises what refuses it for now, until the schedule is due again."""
 
     def due_after(time: int) -> int:
-        return next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=time)
+        return plan.next_due(after=due, now=time)
 
-    name, _, where = found.id.partition(":")
-    session, key, error, later = SessionId(where), f"schedule {name} {due}", "", due_after(now)
-    turn = turn_id_of_key(session, key, "" if cell.keys.deployment == PREFIX else cell.keys.deployment)
-    request = plan.request.encode()
+    name = found.id.partition(":")[0]
+    request, error, later = plan.request.encode(), "", due_after(now)
+    digest = hashlib.sha256(request).hexdigest()
+    new = _turn_of(cell, found, plan, f"schedule {name} {due}", digest, request, plan.input_bytes)
     try:
-        new = NewTurn(
-            session, turn, request, digest=hashlib.sha256(request).hexdigest(), queue=plan.queue,
-            agent_queue=plan.agent_queue, default_queue=plan.default_queue, agent=plan.agent.encode(),
-            tenant=plan.tenant, key=key, input_bytes=plan.input_bytes, priority=plan.priority, user=plan.user,
-        )  # fmt: skip
         await cell.submit(new)
     except StoreError:
         raise
@@ -298,23 +334,82 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
             later = due_after(due)
             if now < later:
                 raise
-        error = exc.message
-        log.warning(
-            "schedule %s: its turn was refused: %s", found.id, error, extra={"action": "schedule_refused"}
-        )
+        error = _refused(found, exc)
+    return await _noted(cell, found, new.turn_id, due, later, error)
+
+
+async def start_turns(cells: Iterable[Cell], name: str, tenant: str, event_id: str, data: Any) -> int:
+    """Submit the turns of the schedules that an event starts, once for an id of the event. Returns how many.
+
+    Raises what refuses a turn for now, as a limit of its tenant, and ``StoreError``: the event can be sent again.
+    """
+    started = 0
+    for cell in cells:
+        for found in await schedules_of_event(cell, name, tenant) if cell.has_disk else ():
+            try:
+                plan = _read(cell, found)
+            except (CorruptRecord, KeyMissing) as exc:
+                log.warning("schedule %s: %s", found.id, exc, extra={"action": "schedule_unreadable"})
+            else:
+                started += await _start(cell, found, plan, event_id, {"event": name, "data": data})
+    return started
+
+
+async def _start(
+    cell: Cell, found: StoredSchedule, plan: _Plan, event_id: str, event: dict[str, Any]
+) -> bool:
+    request, error = decode_request(plan.request.encode()), ""
+    said = Message.user(msgspec.json.encode(event).decode())
+    said.by = plan.user or None
+    request.messages = [*request.messages, said]
+    turn, key = encoded_turn(request), f"event {found.id.partition(':')[0]} {event_id}"
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    new = _turn_of(cell, found, plan, key, digest, turn.request, turn.input_bytes)
+    try:
+        await cell.submit(new)
+    except AgentError as exc:
+        if exc.retryable or isinstance(exc, StoreError):
+            raise
+        error = _refused(found, exc)
+    return await _noted(cell, found, new.turn_id, NEVER, NEVER, error) and not error
+
+
+def _turn_of(
+    cell: Cell, found: StoredSchedule, plan: _Plan, key: str, digest: str, request: bytes, input_bytes: int
+) -> NewTurn:
+    """Return the turn of this key: a schedule has one for each due time, and one for each event."""
+    session = SessionId(found.session_id)
+    turn = turn_id_of_key(session, key, "" if cell.keys.deployment == PREFIX else cell.keys.deployment)
+    return NewTurn(
+        session, turn, request, digest=digest, queue=plan.queue,
+        agent_queue=plan.agent_queue, default_queue=plan.default_queue, agent=plan.agent.encode(),
+        tenant=plan.tenant, key=key, input_bytes=input_bytes, priority=plan.priority, user=plan.user,
+    )  # fmt: skip
+
+
+def _refused(found: StoredSchedule, exc: AgentError) -> str:
+    """Log why a turn was refused for good, and return it."""
+    log.warning(
+        "schedule %s: its turn was refused: %s", found.id, exc.message, extra={"action": "schedule_refused"}
+    )
+    return exc.message
+
+
+async def _noted(cell: Cell, found: StoredSchedule, turn: TurnId, due: int, later: int, error: str) -> bool:
+    """Note what a schedule has submitted. Returns False if it was due at another time by then."""
     done = await advance(cell, found.id, due, later, TurnId("") if error else turn, error)
     if not done and not error and not await stored(cell, [found.id]):
         await cell.cancel(turn, "Its schedule was deleted.", "nothing")  # at this very moment
     return done
 
 
-def _plan(given: dict[str, Any], text: Input, every_ms: int, cron: str, tz: str) -> _Plan:
+def _plan(given: dict[str, Any], text: Input, every_ms: int, cron: str, tz: str, on: str) -> _Plan:
     agent = travelling_agent(given.pop("agent", None))
     work = work_of_client(text, given)
     turn = encoded_turn(work.request(agent))
     return _Plan(
         turn.request.decode(), every_ms, cron, tz, turn.agent.decode(), work.queue or "", turn.agent_queue,
-        DEFAULT_QUEUE, work.tenant or "", turn.input_bytes, work.priority, work.user or "",
+        DEFAULT_QUEUE, work.tenant or "", turn.input_bytes, work.priority, work.user or "", on,
     )  # fmt: skip
 
 
@@ -335,9 +430,11 @@ def _shown(cell: Cell, found: StoredSchedule) -> Schedule:
         every,
         plan.cron or None,
         plan.tz,
-        found.due,
+        None if plan.on else found.due,
         plan.tenant or None,
         text_of(found.fields.get("turn")) or None,
         found.error(cell) or None,
         plan.user or None,
+        plan.on or None,
+        found.due is None,
     )

@@ -15,6 +15,7 @@ from antiphon.input.ids import event_name, tenant_id
 from antiphon.input.limits import LIMITS, check_depth, check_size
 from antiphon.input.values import is_a
 from antiphon.model import encode
+from antiphon.redis.schedules import start_turns
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import unexpected
 from antiphon.wire.lists.sent_events import SentEvent
@@ -28,19 +29,22 @@ MOST_KEY_CHARACTERS = 1_000
 async def send_event(
     cells: Iterable[Cell], name: str, data: Any = None, *, key: str | None = None, tenant: str | None = None
 ) -> int:
-    """Send an event to every cell, and return how many turns it has reached.
+    """Send an event to every cell, and return how many turns it has reached, or started where none waits.
 
     Each cell keeps it, so that a turn finds it where it waits. Repeating the call with the same ``key`` sends it to
     the cells that have not received it. Raises ``InvalidId``, ``UsageError``, ``LimitReached`` and ``StoreError``.
     """
-    name, where = event_name(name), "" if tenant is None else tenant_id(tenant)
+    name, where, cells = event_name(name), "" if tenant is None else tenant_id(tenant), [*cells]
     event_id, body = _id_of(name, where, key), _encoded(name, data)
     sent = [_send(cell, name, where, event_id, body) for cell in cells]
     found = await asyncio.gather(*sent, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):
             raise one
-    return sum(one for one in found if isinstance(one, int))
+    reached = sum(one for one in found if isinstance(one, int))
+    return reached or await start_turns(
+        cells, name, where, event_id, msgspec.json.decode(body, type=SentEvent).data
+    )
 
 
 async def _send(cell: Cell, name: str, tenant: str, event_id: str, body: bytes) -> int:

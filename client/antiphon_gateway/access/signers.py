@@ -1,7 +1,7 @@
 """Services that send signed events: how each signs what it sends, and with which secret.
 
 [signers.github]
-scheme = "github"             # or "standard", "stripe"
+scheme = "github"             # or "slack", "standard", "stripe"
 secret = "GITHUB_SECRET"      # the environment variable that has it
 events = ["github:*"]         # names, and beginnings of names that end with *
 tenant = "acme"               # whose turns receive them; left out: turns without a tenant
@@ -41,12 +41,16 @@ class Signed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """How a service signs. ``timed`` schemes sign a time, which must be near. ``read`` finds it all in the headers."""
+    """How a service signs. ``timed`` schemes sign a time, which must be near. ``read`` finds it all in the headers.
+
+    ``id_field`` of the body names the event where the headers do not.
+    """
 
     read: Callable[[Mapping[str, str], bytes], Signed]
     encode: Callable[[bytes], str]
     timed: bool = True
     encoded_secret: bool = False
+    id_field: str = "id"
 
 
 def _standard(headers: Mapping[str, str], body: bytes) -> Signed:
@@ -68,6 +72,12 @@ def _stripe(headers: Mapping[str, str], body: bytes) -> Signed:
     return Signed([value for name, _, value in parts if name == "v1"], f"{at}.".encode() + body, at, "")
 
 
+def _slack(headers: Mapping[str, str], body: bytes) -> Signed:
+    at = headers.get("x-slack-request-timestamp", "")
+    version, _, signature = headers.get("x-slack-signature", "").partition("=")
+    return Signed([signature] if version == "v0" else [], f"v0:{at}:".encode() + body, at, "")
+
+
 def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
@@ -76,13 +86,14 @@ SCHEMES: dict[str, Scheme] = {
     "standard": Scheme(_standard, _base64, encoded_secret=True),
     "github": Scheme(_github, bytes.hex, timed=False),
     "stripe": Scheme(_stripe, bytes.hex),
+    "slack": Scheme(_slack, bytes.hex, id_field="event_id"),
 }
 
 
 class Signer(Struct, forbid_unknown_fields=True, kw_only=True):
     """One service as the configuration has it."""
 
-    scheme: Literal["standard", "github", "stripe"]
+    scheme: Literal["standard", "github", "stripe", "slack"]
     secret: str
     events: Annotated[list[str], Meta(min_length=1)]
     tenant: str | None = None
@@ -123,7 +134,8 @@ class Signers:
             raise _refused(f"The signature is more than {WINDOW_SECONDS} s old: sign the event again.")
         if not any(_fits(event, one) for one in signer.events):
             raise Refused(403, "forbidden", "This service may not send events of this name.")
-        return Verified(name, signer.tenant, signed.id or _id_in(body) or hashlib.sha256(body).hexdigest())
+        key = signed.id or _id_in(body, scheme.id_field) or hashlib.sha256(body).hexdigest()
+        return Verified(name, signer.tenant, key, signer.scheme)
 
     def _is_near(self, at: str) -> bool:
         return (
@@ -137,6 +149,7 @@ class Verified(NamedTuple):
     signer: str
     tenant: str | None
     key: str
+    scheme: str
 
 
 def read_signers(path: Path) -> Signers:
@@ -167,13 +180,13 @@ def _secret(name: str, signer: Signer) -> bytes:
     return secret
 
 
-def _id_in(body: bytes) -> str:
-    """The ``id`` of a signed body, such as Stripe's ``evt_…``: it is the same when the event is sent again."""
+def _id_in(body: bytes, field: str) -> str:
+    """The id in a signed body, such as Stripe's ``evt_…``: it is the same when the event is sent again."""
     try:
         found: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return ""
-    known = found.get("id") if isinstance(found, dict) else None
+    known = found.get(field) if isinstance(found, dict) else None
     return known if isinstance(known, str) and 0 < len(known) <= 200 else ""
 
 

@@ -111,16 +111,22 @@ async def list_schedules_of_session(call: Call[PageQuery, None]) -> ScheduleList
 
 @operation("PUT", "/sessions/{session}/schedules/{schedule}", right="admin", status=204, body=SetSchedule)
 async def set_schedule(call: Call[None, Any]) -> None:
-    """Submit a turn at an interval, or at the times of a cron expression
+    """Submit a turn at an interval, at the times of a cron expression, or for each event
 
-    Each due time submits one turn. The schedule replaces the one of the same name.
+    Each due time, or event that no turn waits for, submits one turn. The schedule replaces the one of the same name.
     """
     asked, options = call.body, given(call.body, options_of("schedule"))
     schedules = call.client.schedules(
         call.path["session"], tenant=call.caller.tenant_for(options.pop("tenant", None))
     )
     await schedules.set(
-        call.path["schedule"], asked.input, every=asked.every, cron=asked.cron, tz=asked.tz, **options
+        call.path["schedule"],
+        asked.input,
+        every=asked.every,
+        cron=asked.cron,
+        tz=asked.tz,
+        on=asked.on,
+        **options,
     )
 
 

@@ -105,9 +105,10 @@ SetSchedule = turn_body(
     "SetSchedule", "schedule",
     """What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``.
 
+    With ``on``, an event of this name that no turn waits for submits a turn; ``github:*`` are all names that begin so.
     The other fields are those of a turn. ``tenant`` is for keys of every tenant.
     """,
-    INPUT, ("every", Positive | None, None), ("cron", str | None, None), ("tz", str, "UTC"),
+    INPUT, ("every", Positive | None, None), ("cron", str | None, None), ("tz", str, "UTC"), ("on", str | None, None),
 )  # fmt: skip
 
 

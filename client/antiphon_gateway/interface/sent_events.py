@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +12,8 @@ from antiphon.input.limits import LIMITS
 from antiphon_gateway.http.operations import Call, operation, read_bytes
 from antiphon_gateway.interface.bodies import Given
 from antiphon_gateway.problems import Refused
+
+FORM = "application/x-www-form-urlencoded"
 
 
 class SendEvent(Given):
@@ -24,10 +27,14 @@ class SendEvent(Given):
     tenant: str | None = None
 
 
-class EventSent(Struct):
-    """How many turns an event has reached. It is kept for a day for those that will wait for it."""
+class EventSent(Struct, omit_defaults=True):
+    """How many turns an event has reached. It is kept for a day for those that will wait for it.
+
+    ``challenge`` answers Slack when it checks the address: no event is sent then.
+    """
 
     turns: int
+    challenge: str | None = None
 
 
 @operation("POST", "/events/{name}", right="send")
@@ -42,20 +49,37 @@ async def send_event(call: Call[None, SendEvent]) -> EventSent:
 
 @operation("POST", "/events/{name}/from/{signer}", right=None)
 async def receive_event(call: Call[None, None]) -> EventSent:
-    """Send an event that a service has signed, as GitHub, Stripe and Standard Webhooks do; its data is the body
+    """Send an event that a service has signed, as GitHub, Slack, Stripe and Standard Webhooks do; its data is the body
 
-    The signature takes the place of a key. A repetition is the same event for a day.
+    The signature takes the place of a key. A repetition is the same event for a day. The data of a form are its
+    fields, or its field `payload` as JSON.
     """
     body = await read_bytes(call.request, LIMITS.event_bytes)
     name = call.path["name"]
     by = call.services.access.signers.verified(call.path["signer"], name, call.request.headers, body)
     call.services.quotas.take(f"signer {by.signer}", call.services.limits.rate)
-    try:
-        data = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise Refused(400, "invalid_body", f"The body is not JSON: {exc}.") from None
+    data = _data(body, call.request.headers.get("content-type", ""))
+    if by.scheme == "slack" and (challenge := _challenge(data)):
+        return EventSent(0, challenge)
     key = f"{by.signer} {by.key}"
     return EventSent(await call.client.send_event(name, data, key=key, tenant=by.tenant))
+
+
+def _data(body: bytes, content_type: str) -> Any:
+    """What a service has sent, as JSON or as a form. Raises ``Refused``."""
+    try:
+        if content_type.partition(";")[0].strip().lower() == FORM:
+            fields = dict(parse_qsl(body.decode(), keep_blank_values=True))
+            return msgspec.json.decode(fields["payload"]) if "payload" in fields else fields
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
+        raise Refused(400, "invalid_body", f"The body is neither JSON nor a form: {exc}.") from None
+
+
+def _challenge(data: Any) -> str | None:
+    """Return what Slack's check of the address is to be answered with; None for anything else."""
+    asked = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return str(asked.get("challenge", "")) if asked.get("type") == "url_verification" else None
 
 
 OPERATIONS = [send_event, receive_event]

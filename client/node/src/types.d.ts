@@ -661,6 +661,8 @@ export interface Schedule {
   last_turn?: string | null;
   error?: string | null;
   user?: string | null;
+  on?: string | null;
+  paused?: boolean;
 }
 /** What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``. */
 export interface SetSchedule {
@@ -668,6 +670,7 @@ export interface SetSchedule {
   every?: number | null;
   cron?: string | null;
   tz?: string;
+  on?: string | null;
   timeout?: number | null;
   metadata?: JsonObject;
   user?: string | null;
@@ -838,6 +841,7 @@ export interface SendEvent {
 /** How many turns an event has reached. It is kept for a day for those that will wait for it. */
 export interface EventSent {
   turns: number;
+  challenge?: string | null;
 }
 /** A token for the stream of this session: how many seconds it holds, and perhaps the only types of events. */
 export interface MakeToken {
@@ -1028,7 +1032,7 @@ export interface Operations {
   list_schedules: { asked: PageQuery; answer: ScheduleList };
   /** List the schedules of a session: when each is due next, and what came of its last turn */
   list_schedules_of_session: { asked: { session: string } & PageQuery; answer: ScheduleList };
-  /** Submit a turn at an interval, or at the times of a cron expression */
+  /** Submit a turn at an interval, at the times of a cron expression, or for each event */
   set_schedule: { asked: { session: string; schedule: string } & SetSchedule; answer: undefined };
   /** Submit no turns of this schedule until it is resumed */
   pause_schedule: { asked: { session: string; schedule: string }; answer: undefined };
@@ -1066,7 +1070,7 @@ export interface Operations {
   set_budgets: { asked: { scope: string } & BudgetQuery & SetBudgets; answer: undefined };
   /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
   send_event: { asked: { name: string } & SendEvent; answer: EventSent };
-  /** Send an event that a service has signed, as GitHub, Stripe and Standard Webhooks do; its data is the body */
+  /** Send an event that a service has signed, as GitHub, Slack, Stripe and Standard Webhooks do; its data is the body */
   receive_event: { asked: { name: string; signer: string }; answer: EventSent };
   /** Make a short-lived token for the streams of this session and of its turns */
   make_token: { asked: { session: string } & MakeToken; answer: NewToken };

@@ -131,6 +131,7 @@ async def test_of_a_tenant_the_last_events_are_kept(cell, monkeypatch):
     await cell.hold(turn, paid())
     assert await received(cell) == "b"
     assert await cell.redis.zcard("ant:event:paid") == await cell.redis.hlen("ant:event_data:paid") == 2
+    assert await cell.redis.zcard("ant:tenant_events:") == 2
 
 
 async def test_what_an_interrupted_delivery_has_left_out_is_made_up_for(cell, monkeypatch):
@@ -192,3 +193,15 @@ async def test_everything_that_an_event_writes_has_a_ttl(cell):
     for key in await cell.redis.keys("ant:*event*") + await cell.redis.keys("ant:waiters:*"):
         if key not in (b"ant:events:s", b"ant:event_position"):
             assert await cell.redis.pttl(key) > 0, key
+
+
+async def test_an_event_that_is_too_old_is_passed_over_and_forgotten(cell):
+    turn = await cell.started("t1")
+    await send(cell, "old", key="old")
+    await cell.wait(1)
+    await send(cell, "new", key="new")
+    await cell.wait(DAY_MS - 1)
+    await cell.hold(turn, paid())
+    assert await received(cell) == "new"
+    for key in ("ant:event:paid", "ant:tenant_events:"):
+        assert await cell.redis.zcard(key) == 1

@@ -432,7 +432,7 @@ OF_TURNS = [one for one in vars(metrics).values() if isinstance(one, metrics.Cou
 
 @pytest.mark.parametrize("metric", OF_TURNS, ids=lambda one: one._name)
 def test_every_metric_of_turns_has_the_labels_of_their_agent_and_cell(metric):
-    assert len(OF_TURNS) == 11
+    assert len(OF_TURNS) == 12
     names = {*metric._labelnames}
     assert names >= ({"cell"} if metric is metrics.REDIS else {"agent", "cell"})
 
