@@ -38,9 +38,9 @@ from antiphon_worker.providers.stream.sse import EventSplitter
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
-MOST_COMMANDS = {"submit": 22, "claim": 24, "emit 1": 5, "emit 4": 11, "finish": 29, "renew": 7}
+MOST_COMMANDS = {"submit": 20, "claim": 21, "emit 1": 5, "emit 4": 11, "finish": 25, "renew": 7}
 # … and for each turn of `submit_many`, of which a call submits this many.
-MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 16.2, 32
+MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 14
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes

@@ -85,6 +85,7 @@ class TurnSink:
         self._said: list[str] = []  # the text of the step that is not in the journal yet
         self._fronts: dict[tuple[type[Event], int, str], bytes] = {}
         self.unanswered: Emit | None = None
+        self.full = False
         self._answered = asyncio.Event()
 
     def put(self, event: Event) -> None:
@@ -101,6 +102,7 @@ class TurnSink:
             if kind is TurnRetrying:
                 self._said.clear()
             self._bodies.append(self.body(event))
+            self.full = len(self._bodies) > FULL_EVENTS
             self._publisher.wake(self)
 
     def text(self, step: int, text: str) -> None:
@@ -114,15 +116,12 @@ class TurnSink:
         if not texts:
             self._publisher.wake(self)
         texts.append(text)
+        self.full |= len(texts) > FULL_EVENTS
 
     @property
     def pending(self) -> bool:
         """Return whether something is unsent or unconfirmed."""
         return bool(self._texts or self._bodies or self.unanswered)
-
-    @property
-    def full(self) -> bool:
-        return len(self._texts) + len(self._bodies) > FULL_EVENTS
 
     async def drain(self) -> None:
         """Wait until there is room again or the turn must stop."""
@@ -188,7 +187,7 @@ class TurnSink:
 
     def _take(self) -> list[bytes]:
         self._close_delta()
-        bodies, self._bodies = self._bodies, []
+        bodies, self._bodies, self.full = self._bodies, [], False
         return bodies
 
     def _grow(self, front: bytes, text: str) -> None:
@@ -198,6 +197,7 @@ class TurnSink:
             self._close_delta()
             self._growing, self._text_step = front, 0
         self._texts.append(text)
+        self.full = len(self._texts) + len(self._bodies) > FULL_EVENTS
         self._publisher.wake(self)
 
     def _close_delta(self) -> None:

@@ -111,10 +111,9 @@ class TurnRunner:
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""
-        began = time.monotonic()
         run = _Run(self, turn, lease)
         outcome = await run.run()
-        took = time.monotonic() - began
+        took = time.monotonic() - run.began
         self._count(outcome, took)
         self.tokens += run.meter.tokens if run.meter else 0
         self._log_end(turn, outcome, run.provider, took)
@@ -150,7 +149,7 @@ class _Run:
         self._request: TurnRequest | None = None
         self._journal: TurnJournal | None = None
         self.meter: Meter | None = None
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._tries = Tries(turn, runner.settings)
         self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
         self._unsent: list[bytes] = []  # events that go with the turn's end
@@ -256,11 +255,11 @@ class _Run:
             asked, system = asked_agent(turn, request), own_system(turn, request)
             agent = await self._opened(turn, app.agent(asked, brought, bool(system)))
             provider, before = await app.provider(agent.provider), variables_of_session(turn)
-            spent = turn.spent_ms / 1000 + time.monotonic() - self._began
+            spent = turn.spent_ms / 1000 + time.monotonic() - self.began
             meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
             tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
-            ids, own = (turn.session_id, turn.turn_id), variables_of_session(turn)
-            context = Context(*ids, "", own, turn.attempt, turn.run)
+            own = variables_of_session(turn)
+            context = Context(turn.session_id, turn.turn_id, "", own, turn.attempt, turn.run)
             hooks = await hooks_of_turn(app.hooks(agent), app.toolbox, context, agent, request, self._journal)
             inp = loop_input(agent, request, tools, system, before, rules, meter)
             inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks

@@ -21,7 +21,8 @@ local function taken(session, as)
   if as == 'alone-' .. token then
     alone[#alone + 1] = redis.call('LINDEX', key_inbox(session), 0) or nil
   elseif session ~= '' and string.sub(as, -#token) == token then
-    turns[#turns + 1] = load(session, redis.call('HGET', key_session(session), 'turn'), now)
+    local turn, s = redis.call('HGET', key_session(session), 'turn'), redis.call('HMGET', key_session(session), unpack(OF_SESSION))
+    turns[#turns + 1] = load(session, turn, s, read_turn(turn, BESIDE), now)
   end
 end
 
@@ -46,13 +47,14 @@ local function take(turn, f) -- @often
   if status == 'failed' and wanted_again(turn, f.queue) and not kept_from_running(session, turn) then
     if requeue(session, turn, now) > 0 then return end
     redis.call('LREM', key_rq_queue(f.queue), -1, turn) -- it is being claimed
-    f = read_turn(turn)
+    f = read_turn(turn, BESIDE)
     status = f.status
   end
   if status == 'retrying' and tonumber(f.retry_at) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status, now) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
-  local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq', 'pins')
+  local s = redis.call('HMGET', key_session(session), 'holder', 'seq', unpack(OF_SESSION))
+  local holder, seq, pins = table.remove(s, 1), table.remove(s, 1), s[#s - 1]
   if (s[1] or '') ~= '' then return end
   if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then
     left[#left + 1] = turn
@@ -66,23 +68,24 @@ local function take(turn, f) -- @often
       return
     end
     redis.call('ZADD', key_active(), now + start_alone_ms, session)
-    hold(session, s[2], 'alone-' .. token)
+    hold(session, holder, 'alone-' .. token)
     redis.call('HSET', key_session(session), 'holder', worker)
     alone[#alone + 1] = turn
     return
   end
-  local fence = redis.call('INCR', key_fence()) .. '-' .. token
-  local attempt = f.attempt + 1
+  s[1], s[2] = redis.call('INCR', key_fence()) .. '-' .. token, f.cancel or ''
+  f.attempt = string.format('%.0f', f.attempt + 1)
+  if (f.app or '') == '' then f.app = (pins or '') == '' and not promotions and app or '' end
   redis.call('ZADD', key_active(), now + lease_ms, session)
-  local seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
-    ',"attempt":' .. attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, s[3], 'fence', fence,
-    'holder', worker, 'lease', now + lease_ms, 'turn', turn, 'batch', 0, 'stop', f.cancel or '')
-  hold(session, s[2], fence)
-  f.execution, f.worker, f.started_at = fence, worker, tonumber(f.started_at or '') and f.started_at or now
-  redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', attempt, 'first_seq', f.first_seq or seq,
-    'started_at', f.started_at, 'worker', worker, 'execution', fence, 'app', (f.app or '') == '' and (s[4] or '') == '' and not promotions and app or f.app or '')
+  seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
+    ',"attempt":' .. f.attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, seq, 'fence', s[1],
+    'holder', worker, 'lease', now + lease_ms, 'turn', turn, 'batch', 0, 'stop', s[2])
+  hold(session, holder, s[1])
+  f.execution, f.worker, f.started_at = s[1], worker, tonumber(f.started_at or '') and f.started_at or now
+  redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', f.attempt, 'first_seq', f.first_seq or seq,
+    'started_at', f.started_at, 'worker', worker, 'execution', s[1], 'app', f.app)
   rq_view(turn, 'running', now, nil, f)
-  turns[#turns + 1] = load(session, turn, now)
+  turns[#turns + 1] = load(session, turn, s, f, now)
 end
 
 -- Release the session of a turn that could not be taken. In an outage the turn is put back into its queue.
@@ -97,7 +100,7 @@ end
 local function try(turn) -- @often
   local f
   local done, why = guarded(function()
-    f = read_turn(turn)
+    f = read_turn(turn, BESIDE)
     if not f then return end
     local taken_whole, problem = pcall(take, turn, f)
     if not taken_whole then undo(turn, f, problem) end

@@ -12,7 +12,7 @@
 -- @include publish rq_view shares inbox let_in holder notices conclude memories cut
 local f = viewed(turn)
 if fence ~= '' and f.done == fence then return {'OK'} end
-local held, stop, holder, seq = holds(session, fence)
+local held, stop, holder, seq, life = holds(session, fence, unpack(LIFE))
 if not held then return {'SUPERSEDED'} end
 if stop ~= '' and status ~= 'cancelled' then return {'STOPPED', stop} end
 local now, bodies, number = now_ms(), {}, tonumber(count)
@@ -34,7 +34,7 @@ if calls == 'untold' then untold(session, turn) end
 if memories ~= '' then to_index(session, turn, memories, now) end
 redis.call('HDEL', key_held(holder), session)
 f.error = error
-conclude(session, turn, status, now, publish(session, now, bodies, seq, unpack(FREE)), tonumber(keep_events),
+local head = conclude(session, turn, status, now, publish(session, now, bodies, seq, unpack(FREE)), tonumber(keep_events),
   status == 'finished' or number > 0, f, 'done', fence, 'response', response, 'error_code', error_code, 'error', error)
-ready(session, now)
+ready(session, now, false, head, life)
 return {'OK'}

@@ -79,6 +79,7 @@ end
 -- registers expires at once, and ours expire in a week. RQ's failures look like ours, so the newest ones are checked.
 local RQ_CLOCK_SECONDS = 60
 local NEWEST_FAILED = 15
+local RQ_MARK_SECONDS = 60 -- what RQ's `job.cancel()` registers has ended at once, and is looked at before it goes
 
 local function told_otherwise(turn, registered, registry)
   local status, deleted = unpack(redis.call('HMGET', key_turn(turn), 'status', 'deleted'))
@@ -100,6 +101,10 @@ local function look_at_ends(queue)
   end
   for _, turn in ipairs(redis.call('ZREVRANGE', key_rq_failed(queue), 0, NEWEST_FAILED)) do
     guarded(told_otherwise, turn, 'failed', key_rq_failed(queue))
+  end
+  local over = string.format('(%.0f', now / 1000 - RQ_MARK_SECONDS)
+  for _, registry in ipairs({key_rq_finished(queue), key_rq_failed(queue), key_rq_canceled(queue)}) do
+    redis.call('ZREMRANGEBYSCORE', registry, '-inf', over)
   end
 end
 

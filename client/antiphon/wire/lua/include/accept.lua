@@ -92,18 +92,17 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   if whose ~= '' then count_for_tenant(whose, turn, now) end
   note_user(session, turn, user)
   if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
-  if #first > 0 then redis.call('HSET', key_session(session), unpack(first)) end
   list_turn(session, turn)
   if due_in > 0 then
     redis.call('ZADD', key_due(), now + due_in, turn)
     redis.call('HSET', key_turn(turn), 'due_at', now + due_in)
-    local due_until = tonumber(redis.call('HGET', key_session(session), 'due_until') or 0)
-    redis.call('HSET', key_session(session), 'due_until', math.max(due_until, now + due_in))
+    keep('due_until', math.max(tonumber(redis.call('HGET', key_session(session), 'due_until') or 0), now + due_in))
+    redis.call('HSET', key_session(session), unpack(first))
     if length == 0 then release_session(session, now) end
     rq_view(turn, 'delayed', now, now + due_in, f)
     return {'ACCEPTED', length}
   end
-  local position = enter_inbox(session, turn, 1, now, input_json(request, input), last, f, stopped)
+  local position = enter_inbox(session, turn, 1, now, input_json(request, input), last, f, stopped, unpack(first))
   if position > 0 then act_on(session, stopped, turn, busy, now) end
   return {'ACCEPTED', position}
 end

@@ -1,6 +1,5 @@
 -- Keep a number of events, and all events of the run that ends here and of the one that still goes on.
-local function trim(session, seq, keep_events, first)
-  local head = redis.call('LINDEX', key_inbox(session), 0)
+local function trim(session, seq, keep_events, first, head)
   local others = head and redis.call('HGET', key_turn(head), 'first_seq')
   local keep_from = math.min(seq - keep_events + 1, tonumber(first or '') or seq, tonumber(others or '') or seq)
   if keep_from > 1 then redis.call('XTRIM', key_events(session), 'MINID', string.format('%.0f', keep_from)) end
@@ -15,7 +14,7 @@ end
 
 -- The end of a run: its status, its place in the inbox, the events that stay, and the next turn's start.
 -- `seq` is the event that ends it. A turn without messages in the history keeps its `place` there. `f` is what `viewed`
--- returns if the caller has read it, and the rest further fields of the turn with their values.
+-- returns if the caller has read it, and the rest further fields of the turn with their values. Returns the inbox's next turn.
 local function conclude(session, turn, status, now, seq, keep_events, left, f, ...)
   f = f or viewed(turn)
   if not left then redis.call('HSET', key_turn(turn), 'place', redis.call('LLEN', key_history(session))) end
@@ -23,7 +22,8 @@ local function conclude(session, turn, status, now, seq, keep_events, left, f, .
   f.ended_at = now
   redis.call('DEL', key_journal(turn))
   redis.call('LREM', key_inbox(session), 1, turn)
-  trim(session, seq, keep_events, f.first_seq)
+  local head = redis.call('LINDEX', key_inbox(session), 0)
+  trim(session, seq, keep_events, f.first_seq, head)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
   pcall(rq_view, turn, status, now, now + KEEP_TURN_SECONDS * 1000, f) -- RQ's keys keep no turn from its end
   if f.tenant then redis.pcall('ZREM', key_tenant(f.tenant), turn) end -- a damaged count keeps no turn from its end
@@ -31,4 +31,5 @@ local function conclude(session, turn, status, now, seq, keep_events, left, f, .
   leave_line(turn, f)
   make_room(f, now)
   if status == 'failed' then rq_failure(turn, f.worker or '', f.error or '') end
+  return head
 end

@@ -4,8 +4,7 @@ local QUARANTINE_MS = 60000
 local OF_THE_SERVER = {'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM'}
 -- Of a turn: words and numbers that are always there, numbers that may be, words that may be.
 local FIELDS = {'session', 'status', 'queue', 'crashes', 'run', 'step', 'attempt', 'errors', 'retry_at', 'queued_seq', 'tail', 'cancel',
-  'started_at', 'tenant', 'priority', 'lacking', 'queued_at', 'ended_at', 'error', 'first_seq',
-  'app'}
+  'started_at', 'tenant', 'priority', 'lacking', 'queued_at', 'ended_at', 'error', 'first_seq', 'app'}
 
 local function is_whole(key, kind, counts)
   local found = redis.call('TYPE', key).ok
@@ -53,10 +52,11 @@ local function set_aside(session, now, why)
   return quarantine(session, now, why)
 end
 
--- The fields of a turn by their names, nil where there is no such turn. Raises what is wrong with them.
-local function read_turn(turn) -- @often
-  local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(FIELDS))
-  for i, name in ipairs(FIELDS) do f[name] = found[i] or nil end
+-- The fields of a turn by their names, with `more` of them, and nil where there is no such turn. Raises what is wrong with them.
+local function read_turn(turn, more) -- @often
+  local f, names = {}, {unpack(FIELDS)}
+  for _, name in ipairs(more or {}) do names[#names + 1] = name end
+  for i, value in ipairs(redis.call('HMGET', key_turn(turn), unpack(names))) do f[names[i]] = value or nil end
   if next(f) == nil and redis.call('EXISTS', key_turn(turn)) == 0 then return nil end
   for i, name in ipairs(FIELDS) do
     local there, number = f[name] or i > 8, i > 3 and i <= 11 and f[name]

@@ -7,8 +7,8 @@ local function let_go(session)
   redis.call('HSET', key_session(session), unpack(FREE))
 end
 
--- Returns whether the fence is in force, the stop word of a turn that was cancelled, or '', the holder, and the last seq.
-local function holds(session, fence)
-  local f = redis.call('HMGET', key_session(session), 'fence', 'stop', 'holder', 'seq')
-  return fence ~= '' and f[1] == fence, f[2] or '', f[3] or '', f[4]
+-- Returns whether the fence is in force, the stop word of a cancelled turn, or '', the holder, the last seq, and further fields.
+local function holds(session, fence, ...)
+  local f = redis.call('HMGET', key_session(session), 'fence', 'stop', 'holder', 'seq', ...)
+  return fence ~= '' and f[1] == fence, f[2] or '', f[3] or '', f[4], {unpack(f, 5)}
 end

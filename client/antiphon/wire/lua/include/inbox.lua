@@ -27,9 +27,10 @@ local function lead_of(ttl)
 end
 
 -- The keys stay at least until the last delayed turn is due, and while a turn that others pass by waits for decisions.
--- Sessions to be archived before they end have `archived`.
-local function release_session(session, now)
-  local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until', 'archived', 'aside')
+-- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them.
+local LIFE = {'ttl', 'due_until', 'archived', 'aside'}
+local function release_session(session, now, f)
+  f = f or redis.call('HMGET', key_session(session), unpack(LIFE))
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
   if ttl <= 0 or (tonumber(f[4] or 0) or 0) > 0 then
     keep_session(session)
@@ -39,9 +40,7 @@ local function release_session(session, now)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.pcall('ZADD', key_ending(), now + ttl - lead, session) end
   pcall(list_session, session, now, ttl)
-  redis.call('PEXPIRE', key_history(session), ttl)
-  redis.call('PEXPIRE', key_events(session), ttl)
-  redis.call('PEXPIRE', key_turns(session), ttl)
+  for _, key in ipairs({key_history(session), key_events(session), key_turns(session)}) do redis.call('PEXPIRE', key, ttl) end
   redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end
 
@@ -56,16 +55,16 @@ end
 -- all others. Its bell is rung once in a call of many turns.
 local announced = {} -- @state
 local function enter_queue(turn, f, now, front)
-  local at = front and 0 or now
+  local at, length = front and 0 or now, 1
   if not front and not f.tenant and f.priority == 'high' then
     at = push_second(turn, f.queue)
   else
-    redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(f.queue), turn)
+    length = redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(f.queue), turn)
   end
   if not f.new or f.offered_at ~= at then redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', at) end
   rq_view(turn, 'queued', now, nil, f)
   if announced[f.queue] then return end
-  redis.call('SADD', key_rq_queues(), key_rq_queue(f.queue))
+  if length == 1 then redis.call('SADD', key_rq_queues(), key_rq_queue(f.queue)) end
   ring(f.queue)
   announced[f.queue] = true
 end
@@ -86,8 +85,9 @@ end
 -- Offer the head of the inbox. If the inbox is empty, the session's time to live begins.
 -- A head that was cancelled with RQ's tools while it waited is left to the reaper, which is due at once. An edit that has
 -- waited for the ended turn goes first: the head is held for a moment, and the reaper offers it after that.
-local function ready(session, now, front)
-  local head = redis.call('LINDEX', key_inbox(session), 0)
+-- A caller that has taken the session out of `active` gives its `life` and its `head`, if there is one.
+local function ready(session, now, front, head, life)
+  head = head or not life and redis.call('LINDEX', key_inbox(session), 0)
   if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
     local f = redis.call('HMGET', key_turn(head), 'queue', 'execution')
     redis.call('ZREM', key_rq_started(f[1]), head .. ':' .. (f[2] or ''))
@@ -98,8 +98,8 @@ local function ready(session, now, front)
   elseif head then
     pcall(offer, session, head, now, front) -- where a key of the queue is damaged, the reaper offers it later
   else
-    redis.call('ZREM', key_active(), session)
-    release_session(session, now)
+    if not life then redis.call('ZREM', key_active(), session) end
+    release_session(session, now, life)
   end
 end
 
@@ -117,16 +117,16 @@ local function input_of(turn)
 end
 
 -- Put a new run of a turn at the end of its session's inbox, or directly behind another turn. Returns its position there.
--- `said` is its input as JSON, `last` the session's seq if the caller has read it. Of a turn that is new to RQ, `new` is what
--- `viewed` returns, and its place has been written; `first_of` its session, no key expires.
-local function enter_inbox(session, turn, run, now, said, last, new, behind)
+-- `said` is its input as JSON, `last` the session's seq if the caller has read it, the rest further fields of the session. Of a
+-- turn that is new to RQ, `new` is what `viewed` returns, and its place has been written; `first_of` its session, no key expires.
+local function enter_inbox(session, turn, run, now, said, last, new, behind, ...)
   local position = behind and behind.position + 1
   if behind then redis.call('LINSERT', key_inbox(session), 'AFTER', behind.turn, turn) end
   position = position or redis.call('RPUSH', key_inbox(session), turn) - 1
   if not (new and new.first_of) then keep_session(session) end
   local seq = publish(session, now, {
     event_body('turn_queued', session, turn, run, ',"position":' .. position .. said),
-  }, last)
+  }, last, ...)
   if not new then redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position) end
   if position == 0 then
     offer(session, turn, now, false, new)

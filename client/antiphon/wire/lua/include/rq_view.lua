@@ -32,10 +32,7 @@ local function rq_forget(turn, queue, execution, said)
   end
 end
 
-local RQ_MARK_SECONDS = 60 -- what RQ's `job.cancel()` registers has ended at once, and is looked at before it goes
-
-local function rq_register(turn, status, queue, execution, now, until_ms)
-  local over = string.format('%.0f', now / 1000 - RQ_MARK_SECONDS)
+local function rq_register(turn, status, queue, execution, until_ms)
   if status == 'running' then
     redis.call('ZADD', key_rq_started(queue), '+inf', turn .. ':' .. execution)
   elseif status == 'waiting' or status == 'suspended' then
@@ -46,7 +43,6 @@ local function rq_register(turn, status, queue, execution, now, until_ms)
     local registry = status == 'finished' and key_rq_finished(queue)
       or status == 'failed' and key_rq_failed(queue) or key_rq_canceled(queue)
     redis.call('ZADD', registry, string.format('%.0f', until_ms / 1000), turn)
-    redis.call('ZREMRANGEBYSCORE', registry, '-inf', '(' .. over)
   end
 end
 
@@ -115,14 +111,16 @@ local function rq_view(turn, status, now, until_ms, f) -- @often
       iso(running and f.started_at or f.ended_at), 'worker_name', running and f.worker or '', 'exc_info', f.error or '')
   else
     local queued_at = iso(f.queued_at)
-    redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
+    local record = {'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
       'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
       'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
       'worker_name', running and f.worker or '', 'exc_info', f.error or '',
-      'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
+      'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT}
+    local added = redis.call('HSET', job, unpack(record))
+    if not ended and added < #record / 2 then redis.call('PERSIST', job) end -- a new record does not expire
   end
-  rq_register(turn, status, queue, f.execution, now, until_ms)
+  rq_register(turn, status, queue, f.execution, until_ms)
   if f.tenant then count_in_flight(f.tenant, turn, status, f.queued_at) end
-  if ended then redis.call('EXPIRE', job, KEEP_TURN_SECONDS) else redis.call('PERSIST', job) end
+  if ended then redis.call('EXPIRE', job, KEEP_TURN_SECONDS) end
   return f
 end
