@@ -9,7 +9,7 @@ def text_of(data: bytes | None) -> str:
     >>> text_of(b"ant\xff")
     'ant\\xff'
     """
-    return (data or b"").decode(errors="backslashreplace")
+    return data.decode(errors="backslashreplace") if data else ""
 
 
 def whole(score: float) -> int:

@@ -132,7 +132,7 @@ class Message(Struct, omit_defaults=True):
         >>> Message.assistant([Text("It is "), Text("Paris.")]).text
         'It is Paris.'
         """
-        return "".join([part.text for part in self.parts if isinstance(part, Text)])
+        return "".join([part.text for part in self.parts if type(part) is Text])
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -142,7 +142,7 @@ class Message(Struct, omit_defaults=True):
         >>> Message.assistant([Text("Let me see."), call]).tool_calls[0].arguments
         {'city': 'Paris'}
         """
-        return [part for part in self.parts if isinstance(part, ToolCall)]
+        return [part for part in self.parts if type(part) is ToolCall]
 
     @property
     def tool_results(self) -> list[ToolResult]:
@@ -151,7 +151,7 @@ class Message(Struct, omit_defaults=True):
         >>> Message.tool([ToolResult("call_1", "no such city", is_error=True)]).tool_results[0].is_error
         True
         """
-        return [part for part in self.parts if isinstance(part, ToolResult)]
+        return [part for part in self.parts if type(part) is ToolResult]
 
     def to_json(self) -> bytes:
         """The JSON that is stored and sent; ``decode_message`` reads it.

@@ -37,7 +37,10 @@ class Record(dict[str, bytes]):
     def put(self, **values: str | bytes | int) -> None:
         """Set fields."""
         for name, value in values.items():
-            self[name] = value if value.__class__ is bytes else str(value).encode()  # type: ignore[assignment]
+            if type(value) is bytes:
+                self[name] = value
+            else:
+                self[name] = b"%d" % value if type(value) is int else str(value).encode()
 
     def drop(self, *names: str) -> None:
         """Remove fields."""

@@ -230,8 +230,10 @@ class ChatDecoder(Decoder):
             text = plain_text(data)
             if text is not None:
                 if text:
-                    self._answered = True
-                    self._said("text").pieces.append(text)
+                    self._answered, last = True, self._last
+                    if last is None or last.kind != "text":
+                        last = self._said("text")
+                    last.pieces.append(text)
                     out.append(TextPiece(text))
                 return
             self._plain -= 1

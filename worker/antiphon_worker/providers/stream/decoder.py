@@ -20,7 +20,7 @@ from antiphon_worker.providers.base import (
     TextPiece,
 )
 from antiphon_worker.providers.errors import error_of_body
-from antiphon_worker.providers.stream.json_text import Mending, as_dict, as_int, is_object, lenient, read_any
+from antiphon_worker.providers.stream.json_text import Mending, as_int, is_object, lenient, read_any
 
 PIECES: dict[str, Callable[[str], Increment]] = {
     "text": TextPiece,
@@ -164,8 +164,8 @@ def usage_of(usage: dict[str, Any], names: UsageNames) -> Usage:
 def _count(usage: dict[str, Any], places: tuple[str, ...]) -> int:
     for place in places:
         outer, _, name = place.rpartition(".")
-        counts = (as_dict(usage.get(outer)) or {}) if outer else usage
-        if found := as_int(counts.get(name)):
+        counts = usage.get(outer) if outer else usage
+        if is_object(counts) and (found := as_int(counts.get(name))):
             return found
     return 0
 

@@ -112,7 +112,9 @@ class _Kept:
 class _Body:
     """The received part of an answer: events, or one JSON value."""
 
-    __slots__ = ("_decoder", "_json", "_left", "_limit", "_outlet", "_splitter", "_start", "_whole")
+    __slots__ = (
+        "_decoder", "_events", "_json", "_left", "_limit", "_outlet", "_splitter", "_start", "_whole",
+    )  # fmt: skip
 
     def __init__(self, decoder: Decoder, options: Options, outlet: Outlet, *, json: bool) -> None:
         self._decoder = decoder
@@ -120,39 +122,40 @@ class _Body:
         self._limit = self._left = options.max_answer_bytes
         self._splitter = EventSplitter(options.max_event_bytes)
         self._json = json  # according to the headers
-        self._start: bytes | None = b""  # leading white space, until the body shows its format
-        self._whole: bytearray | None = None
+        self._start = b""  # leading white space, until the body shows its format
+        self._whole: bytearray | None = None  # the JSON value
+        self._events = False
 
     def take(self, chunk: bytes) -> bool:
         """Put the increments of a chunk into the outlet. Returns False if reading must pause or end."""
         self._left -= len(chunk)
         if self._left < 0:
             raise ValueError(f"it is longer than {self._limit} bytes")
-        if self._start is not None:
+        if not self._events:
             chunk = self._begin(chunk)
-        if self._whole is not None:
-            self._whole += chunk
-            return True
         decoder, outlet = self._decoder, self._outlet
         for name, data in self._splitter.feed(chunk):
             decoder.event(name, data, outlet)
         return not (decoder.finished or outlet.full)
 
     def _begin(self, chunk: bytes) -> bytes:
-        """Decide by the first character, because servers label JSON as a stream of events and events as JSON."""
-        chunk = (self._start or b"") + chunk
-        said = chunk.lstrip()
-        if not said:
-            self._start = chunk
+        """Return what belongs to events.
+
+        The first character decides, because servers label JSON as a stream of events and events as JSON.
+        """
+        if self._whole is not None:
+            self._whole += chunk
             return b""
-        self._start = None
-        if said[:1] == b"{" or (self._json and not said.startswith(_EVENT_BEGINNINGS)):
-            self._whole = bytearray()
-        return chunk
+        self._start += chunk
+        said = self._start.lstrip()
+        if said[:1] == b"{" or (said and self._json and not said.startswith(_EVENT_BEGINNINGS)):
+            self._whole = bytearray(self._start)
+        self._events = bool(said) and self._whole is None
+        return self._start if self._events else b""
 
     def end(self) -> StepResult:
         """At the end of the body, put the rest into the outlet and return the result."""
-        if self._whole is not None or (self._json and self._start is not None):
+        if self._whole is not None or (self._json and not self._events):
             self._decoder.whole(bytes(self._whole or b""), self._outlet)
         else:
             self._flush()

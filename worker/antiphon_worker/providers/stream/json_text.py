@@ -83,6 +83,8 @@ def as_said(value: object) -> str | None:
 
 
 def as_int(value: object) -> int | None:
+    if value is None:
+        return None
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = float(value)
     if isinstance(value, float):
