@@ -15,8 +15,9 @@ from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.process.lag import Lag
 from antiphon_worker.process.lease import Lease, Stop
-from antiphon_worker.process.publisher import EMIT_AT_ONCE, FULL_EVENTS, Lag, Publisher, TurnSink
+from antiphon_worker.process.publisher import EMIT_AT_ONCE, FULL_EVENTS, Publisher, TurnSink
 
 TURN = ClaimedTurn(
     SessionId('s"1'),

@@ -21,43 +21,11 @@ from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, Tool
 from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon.wire.records import ClaimedTurn, Emit
+from antiphon_worker.process.lag import Lag
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.providers.stream.json_text import valid
 
 log = logging.getLogger("antiphon.publisher")
-
-HIGH_SECONDS = 0.05
-WEIGHT = 0.2
-FORGET_SECONDS = 1.0
-
-
-class Lag:
-    """The recent delay, smoothed, compared with the shortest one: a distant Redis is not an overload."""
-
-    def __init__(self) -> None:
-        self._smooth = 0.0
-        self._shortest = math.inf
-        self._noted_at = -math.inf
-
-    def note(self, now: float, seconds: float) -> None:
-        """Record a delay; ``now`` is a time of the monotonic clock."""
-        if not self._fresh(now):
-            self._smooth = 0.0
-        self._noted_at = now
-        self._shortest = min(self._shortest, seconds)
-        self._smooth += WEIGHT * (seconds - self._smooth)
-
-    def high(self, now: float) -> bool:
-        """Return whether the delays of the last second were too long."""
-        return self._fresh(now) and self._smooth > HIGH_SECONDS + 2 * self._shortest
-
-    def seconds(self, now: float) -> float:
-        """Return the smoothed delay, or 0 without one in the last second."""
-        return self._smooth if self._fresh(now) else 0.0
-
-    def _fresh(self, now: float) -> bool:
-        return now - self._noted_at <= FORGET_SECONDS
-
 
 WINDOW_SECONDS, LONGEST_WINDOW_SECONDS = 0.015, 0.04
 SENDS_A_SECOND = 12_500

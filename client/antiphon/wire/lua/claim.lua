@@ -53,8 +53,8 @@ local function take(turn, f) -- @often
   if status == 'retrying' and tonumber(f.retry_at) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status, now) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
-  local s = redis.call('HMGET', key_session(session), 'holder', 'seq', unpack(OF_SESSION))
-  local holder, seq, pins = table.remove(s, 1), table.remove(s, 1), s[#s - 1]
+  local s = redis.call('HMGET', key_session(session), 'holder', 'seq', 'pins', unpack(OF_SESSION))
+  local holder, seq, pins = table.remove(s, 1), table.remove(s, 1), table.remove(s, 1)
   if (s[1] or '') ~= '' then return end
   if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then
     left[#left + 1] = turn
