@@ -302,6 +302,34 @@ def test_a_page_that_is_cut_off_says_so_and_goes_on_where_it_was(operation):
     assert refused == []
 
 
+def test_tabs_and_visits_leave_connections_for_others(operation):
+    """Browsers have six for one server: the tabs that are not seen hold none, and go on when they are seen again."""
+    page = operation.page
+    worker = operation.start_worker()
+    operation.submit_and_wait("s", "Hello")
+    page.driver.set_page_load_timeout(60)
+    tabs = [page.driver.current_window_handle]
+    try:
+        for _ in range(4):
+            for _ in range(2):
+                page.open("#/sessions/s")
+                page.shows_turns(("Hello", FIRST_WORDS, "finished"))
+                page.shows("#connection", "Live")
+            page.driver.switch_to.new_window("tab")
+            tabs.append(page.driver.current_window_handle)
+        operation.submit_and_wait("s", "And then?")
+        worker.terminate()
+        for tab in tabs[:-1]:
+            page.driver.switch_to.window(tab)
+            page.shows_turns(("Hello", FIRST_WORDS, "finished"), ("And then?", FIRST_WORDS, "finished"))
+            page.shows("#connection", "Live")
+    finally:
+        for tab in tabs[1:]:
+            page.driver.switch_to.window(tab)
+            page.driver.close()
+        page.driver.switch_to.window(tabs[0])
+
+
 @pytest.mark.short
 def test_it_fits_a_phone_and_is_used_by_keyboard_alone_in_the_dark(operation):
     page = operation.page

@@ -331,6 +331,39 @@ async def test_a_response_includes_encrypted_reasoning_and_the_probabilities_of_
         assert found[-1].content[0].logprob == -0.5
 
 
+async def test_reasoning_is_included_where_a_response_or_a_conversation_is_read_later(redis_url):
+    seen, thought = [], Reasoning("hm", {"type": "thinking", "signature": "s"})
+
+    def answers(request):
+        seen.append(request)
+        return [thought, Text("Hi")]
+
+    async with calling(redis_url, answers) as (_, client):
+        made = await client.responses.create(model="scripted/any", input="x", conversation="mine")
+        assert "encrypted_content" not in made.output[0].to_dict()
+        wanted = {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}
+        events = [event async for event in await client.responses.retrieve(made.id, stream=True, **wanted)]
+        listed = await client.conversations.items.list("mine", order="asc", **wanted)
+        where = {"conversation_id": "mine", **wanted}
+        for item in (
+            (await client.responses.retrieve(made.id, **wanted)).output[0],
+            events[-1].response.output[0], listed.data[1],
+            await client.conversations.items.retrieve(made.output[0].id, **where),
+        ):  # fmt: skip
+            back = item.to_dict(mode="json")
+            ask = [back, {"role": "user", "content": "y"}]
+            again = await client.responses.create(model="scripted/any", input=ask)
+            assert seen[-1].messages[0].parts[0] == thought, "the model service gets its own block back"
+            given = (await client.responses.input_items.list(again.id, order="asc", **wanted)).data[0]
+            ask[0] = given.to_dict(mode="json")
+            await client.responses.create(model="scripted/any", input=ask)
+            assert seen[-1].messages[0].parts[0] == thought
+            added = await client.conversations.items.create("mine", items=[ask[0]], **wanted)
+            assert added.data[0].encrypted_content
+        with pytest.raises(openai.BadRequestError, match=r"include: 'file_search_call\.results' is not"):
+            await client.responses.retrieve(made.id, include=["file_search_call.results"])
+
+
 async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
     call = {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "c", "output": "r"}

@@ -154,71 +154,91 @@ class ModelParams(TypedDict, total=False):
 
 
 SECRET = ("api_key", "apikey", "auth_token", "authorization", "x-api-key", "api-key")
-CONNECTION = ("base_url", "organization", "headers", "proxy", "max_retries", "connect_timeout")
+CONNECTION = ("api_base", "base_url", "organization", "headers", "proxy", "max_retries", "connect_timeout")
 """Options for the connection of a provider. They stay in the process that calls the service."""
 
-BELONGS: dict[str, str] = {
-    "key": "session.submit(…, key=…)",
-    "delay": "session.submit(…, delay=…)",
-    "schema": "session.run(…, schema=…)",
-    "stream": "session.stream(…)",
-    "agent": "session.run(…, agent=…)",
-    "if_busy": "session.run(…, if_busy=…)",
-    "ttl": "agent.session(ttl=…)",
-    "tenant": "agent.session(tenant=…)",
-    "variables": "agent.session(variables=…)",
-    "messages": "agent.session(messages=…)",
-    "session_id": "agent.session(session_id=…)",
-    "system": "Agent(system=…) or agent.session(system=…)",
-    "system_prompt": "Agent(system=…) or agent.session(system=…)",
-    "instructions": "Agent(system=…) or agent.session(system=…)",
-    "name": "Agent(name=…)",
-    "tool": "Agent(tools=[…])",
-    "window": "Agent(window=…)",
-    "max_steps": "Agent(max_steps=…)",
-    "redis": "Agent(redis=…)",
-    "prefix": "Agent(prefix=…)",
-    "provider": "Agent(provider=…)",
-    "params": "the keywords themselves, such as Agent(…, temperature=0.2)",
-    "providers": "App(providers={…})",
-    "output_type": "session.run(…, schema=…)",
-    "response_model": "session.run(…, schema=…)",
-    "result_type": "session.run(…, schema=…)",
-    "model_settings": "the keywords themselves, such as Agent(…, temperature=0.2)",
-    "functions": "Agent(tools=[…])",
-    "toolsets": "Agent(tools=[…])",
-    "deps": "session.variables, or submit(…, metadata=…), which tools read from their Context",
-    "retries": "Agent(retry=Retry(…))",
-    "max_turns": "Agent(max_steps=…)",
-    "max_iterations": "Agent(max_steps=…)",
-    "budget": "Agent(limits=Limits(…))",
-    "usage_limits": "Agent(limits=Limits(…))",
-    "checkpointer": "Agent(redis=…) or Agent(store=…), which keep the history",
-    "handoffs": "a tool that runs the other agent in session.child()",
-    "sub_agents": "a tool that runs the other agent in session.child()",
-    "mcp": "a tool for each function of the server",
-    "mcp_servers": "a tool for each function of the server",
-    "guardrails": "Agent(hooks=[…])",
-    "input_guardrails": "Agent(hooks=[…]) with a TurnStart",
-    "output_guardrails": "Agent(hooks=[…]) with a ModelEnd",
-    "hooks": "Agent(hooks=[…])",
-    "middleware": "Agent(hooks=[…])",
-    "callbacks": "Agent(hooks=[…]), or the events of session.stream(…)",
+_PLACES: dict[str, str] = {
+    "session.submit(…, key=…)": "key",
+    "session.submit(…, delay=…)": "delay",
+    "session.run(…, schema=…)": "schema output_type output_schema output_cls output_model response_model result_type "
+    "structured_output structured_output_fn structured_output_model structured_outputs response_format",
+    "session.stream(…)": "stream streaming",
+    "session.run(…, agent=…)": "agent",
+    "session.run(…, if_busy=…)": "if_busy",
+    "agent.session(ttl=…)": "ttl",
+    "agent.session(tenant=…)": "tenant",
+    "agent.session(variables=…)": "variables context_variables context_schema initial_state session_state state "
+    "state_schema",
+    "agent.session(messages=…)": "messages history",
+    "agent.session(session_id=…)": "session_id thread_id",
+    "agent.session(…)": "session session_service conversation_manager",
+    "Agent(system=…) or agent.session(system=…)": "system system_message system_prompt system_template prompt "
+    "prompt_template prompt_templates state_prompt instruction instructions global_instruction role goal backstory",
+    "Agent(provider=…, model=…)": "llm llm_config language_model model_client model_id model_name reasoning_model",
+    "Agent(name=…)": "name",
+    "Agent(label=…)": "version",
+    "Agent(tools=[…])": "tool functions tool_retriever toolsets workbench",
+    "@tool(timeout=…)": "tool_timeout",
+    "Agent(approval=…)": "human_input_mode interrupt_after interrupt_before interrupt_on needs_approval",
+    "Agent(window=…)": "window history_processors max_history num_history_runs respect_context_window",
+    "Agent(max_steps=…)": "max_steps max_iter max_iterations max_tool_iterations max_turns",
+    "Agent(limits=Limits(…))": "budget max_execution_time tool_use_behavior usage_limits",
+    "Agent(retry=Retry(…))": "max_retry_limit retries",
+    "Agent(redis=…)": "redis",
+    "Agent(prefix=…)": "prefix",
+    "Agent(redis=…) or Agent(store=…), which keep the history": "checkpointer db storage",
+    "Agent(memory=…)": "knowledge knowledge_sources memory_key",
+    "Agent(provider=…)": "provider",
+    "the keywords themselves, such as Agent(…, temperature=0.2)": "generate_content_config model_settings params",
+    "App(providers={…})": "providers",
+    "session.variables, or submit(…, metadata=…), which tools read from their Context": "deps deps_type",
+    "a tool that runs the other agent in session.child()": "allow_delegation can_handoff_to handoff_description "
+    "handoffs managed_agents sub_agents team",
+    "a tool for each function of the server": "mcp mcp_config mcp_servers",
+    "Agent(hooks=[…])": "guardrails hooks hook_providers middleware",
+    "Agent(hooks=[…]) with a TurnStart": "before_agent_callback input_guardrails",
+    "Agent(hooks=[…]) with a TurnEnd": "after_agent_callback",
+    "Agent(hooks=[…]) with a ModelStart": "before_model_callback pre_model_hook",
+    "Agent(hooks=[…]) with a ModelEnd": "after_model_callback output_guardrails post_model_hook",
+    "Agent(hooks=[…]) with a ToolStart": "before_tool_callback",
+    "Agent(hooks=[…]) with a ToolEnd": "after_tool_callback",
+    "Agent(hooks=[…]), or the events of session.stream(…)": "callbacks callback_handler debug debug_mode step_callback "
+    "verbose",
+    "a tool, a hook or code around session.run(…): Agent has no such option": "capabilities code_executor "
+    "code_execution_config defer_model_check description early_stopping_method end_strategy max_concurrency planner "
+    "planning_interval reset_tool_choice scratchpad_key validation_context",
+    "parallel_tool_calls=…": "allow_parallel_tool_calls",
+    "tool_choice=…": "initial_tool_choice",
 }
+"""What to use instead of keywords of other calls and of other frameworks."""
+BELONGS = {name: place for place, names in _PLACES.items() for name in names.split()}
+_PARAMETERS_AS_WELL = ("prompt", "response_format")
+"""Services have parameters of these names, which are dictionaries."""
 OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store"]
-ALIKE = 0.8
+MODEL_PARAMETERS = [
+    name for name in ModelParams.__annotations__ if name != "model"
+]  # some services have models=
+KNOWN = {*OURS, *ModelParams.__annotations__}
+ALIKE, MISSPELT = 0.8, 0.9
+"""How alike an unknown keyword and one of ours, or a parameter of a model, must be for one to be the other misspelt."""
 
 
 def check_params(params: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for secrets, and for keywords that belong to another call or look misspelt."""
     check_secrets(params)
-    for name in params:
+    for name, value in params.items():
+        if name in _PARAMETERS_AS_WELL and isinstance(value, Mapping):
+            continue
         if name in BELONGS:
             raise UsageError(
                 f"{name}= is not a model parameter: use {BELONGS[name]}. If the model does have a parameter with this "
                 "name, put it into extra_body={…}."
             )
-        near = [] if name in OURS else get_close_matches(name, OURS, 1, ALIKE)
+        if name in KNOWN:
+            continue
+        near = get_close_matches(name, OURS, 1, ALIKE) or get_close_matches(
+            name, MODEL_PARAMETERS, 1, MISSPELT
+        )
         if near:
             raise UsageError(
                 f"{name}= is not known: did you mean {near[0]}=? If the model does have a parameter with this name, "

@@ -206,10 +206,14 @@ async def _bytes(request: Request, most: int) -> bytes:
 def read_query(request: Request, kind: Any) -> Any:
     """Return the query as a value of this type. Raises ``Refused``."""
     given: dict[str, Any] = {}
-    for name, value in request.query_params.multi_items():
-        if name in given:
+    for written, value in request.query_params.multi_items():
+        name = written.removesuffix("[]")  # so OpenAI's clients write each value of a list
+        if name != written and isinstance(given.setdefault(name, []), list):
+            given[name].append(value)
+        elif name in given:
             raise Refused(400, "invalid_query", f"The query names {name} twice.")
-        given[name] = value
+        else:
+            given[name] = value
     given.pop("token", None)
     for name in given:
         if kind is None or name not in kind.__struct_fields__:

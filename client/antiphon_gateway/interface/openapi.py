@@ -65,7 +65,12 @@ def _operation(one: Operation, schemas: dict[str, Any], components: dict[str, An
     if one.query is not None:
         shape = components[one.query.__name__]
         parameters += [
-            _parameter(name, "query", schema, name in shape.get("required", ()))
+            _parameter(
+                name + "[]" * (schema.get("type") == "array"),
+                "query",
+                schema,
+                name in shape.get("required", ()),
+            )
             for name, schema in shape["properties"].items()
         ]
     if one.streams:

@@ -152,7 +152,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in PARTS:
-            raise refused("messages", f"{where}: a part of the type {kind!r} is not supported.")
+            raise refused("messages", f"{where}: a part of the type {kind!r} is not supported: omit it.")
     for call in message.get("tool_calls") or ():
         if not isinstance(call, dict) or call.get("type", "function") != "function" or "id" not in call:
             raise refused("messages", f"{where}: a tool call must be of the type function, with an id.")

@@ -13,6 +13,7 @@ from antiphon.session.async_session import AsyncSession
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.openai.errors import RefusedField, refused
 from antiphon_gateway.openai.items import (
+    IncludeQuery,
     ItemList,
     ItemQuery,
     history_items,
@@ -20,7 +21,7 @@ from antiphon_gateway.openai.items import (
     page_of,
 )
 from antiphon_gateway.openai.requests import check_metadata
-from antiphon_gateway.openai.stored import dereferenced, summary_of
+from antiphon_gateway.openai.stored import dereferenced, seal_for, summary_of
 from antiphon_gateway.openai.submission import key_of
 
 MOST_ITEMS = 20
@@ -106,15 +107,16 @@ async def delete_conversation(call: Call[None, None]) -> DeletedConversation:
 
 
 @operation("POST", "/v1/conversations/{session}/items", right="write")
-async def create_items(call: Call[None, AddItems]) -> ItemList:
+async def create_items(call: Call[IncludeQuery, AddItems]) -> ItemList:
     """Add items to a conversation without making a response; refused with 409 while one is made"""
     await _shown(call)
+    seal = seal_for(call, call.query.include)
     messages = await _messages(call, call.body.items, call.path["session"])
     if not messages:
         raise refused("items", "items must not be empty.")
     session = _session(call)
     await session.add_message(*messages, if_busy="reject")
-    added = history_items(await session.history(-len(messages)))
+    added = history_items(await session.history(-len(messages)), seal)
     return page_of(added, ItemQuery(limit=100, order="asc"))
 
 
@@ -125,7 +127,7 @@ async def list_items(call: Call[ItemQuery, None]) -> ItemList:
 
 
 @operation("GET", "/v1/conversations/{session}/items/{item}", right="read")
-async def show_item(call: Call[None, None]) -> dict[str, Any]:
+async def show_item(call: Call[IncludeQuery, None]) -> dict[str, Any]:
     """Read an item of a conversation"""
     name = call.path["item"]
     found = next((item for item in await _items(call) if item["id"] == name), None)
@@ -171,7 +173,7 @@ async def _shown(call: Call[Any, Any]) -> Conversation:
 
 async def _items(call: Call[Any, Any]) -> list[dict[str, Any]]:
     await _shown(call)
-    return history_items(await _session(call).history())
+    return history_items(await _session(call).history(), seal_for(call, call.query.include))
 
 
 OPERATIONS = [

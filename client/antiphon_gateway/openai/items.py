@@ -138,7 +138,7 @@ def item_type(item: Any) -> Any:
 def _kind(item: dict[str, Any], where: str) -> str:
     kind = item_type(item)
     if kind not in FIELDS:
-        raise refused("input", f"{where}: an item of the type {kind!r} is not supported.")
+        raise refused("input", f"{where}: an item of the type {kind!r} is not supported: omit it.")
     for name, value in item.items():
         if name != "type" and name not in FIELDS[kind] and value is not None:
             raise refused("input", f"{where}: a {kind} has no field {name[:50]!r} here: omit it.")
@@ -212,7 +212,7 @@ def _check_parts(content: Any, where: str) -> None:
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in PARTS:
-            raise refused("input", f"{where}: a part of the type {kind!r} is not supported.")
+            raise refused("input", f"{where}: a part of the type {kind!r} is not supported: omit it.")
 
 
 def _text(item: dict[str, Any], name: str, where: str) -> str:
@@ -222,7 +222,13 @@ def _text(item: dict[str, Any], name: str, where: str) -> str:
     return value
 
 
-class ItemQuery(Struct, kw_only=True):
+class IncludeQuery(Struct, kw_only=True):
+    """What items include beyond the usual, as ``include`` of a request for a response."""
+
+    include: list[str] = []
+
+
+class ItemQuery(IncludeQuery, kw_only=True):
     """A page of items: those behind ``after``, the last ones first unless ``order`` is ``asc``."""
 
     after: str | None = None
@@ -345,41 +351,44 @@ def output_item(call: str, output: str | list[Text | Image | File], turn: str) -
     }  # fmt: skip
 
 
-def input_items(messages: Iterable[Message], turn: str) -> list[dict[str, Any]]:
-    """Return the input of a turn as items."""
+def input_items(messages: Iterable[Message], turn: str, seal: Seal | None = None) -> list[dict[str, Any]]:
+    """Return the input of a turn as items. ``seal`` is that of ``items_of``."""
     found: list[dict[str, Any]] = []
     for number, message in enumerate(messages):
         name = f"{turn}_in{number}"
         if message.role in ("assistant", "tool"):
-            found += items_of([message], name)
+            found += items_of([message], name, seal)
         else:
             found.append(said_item(f"msg_{name}", message))
     return found
 
 
-def history_items(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return a history as items. Those of a response are named as in the response, and its input as its input items."""
+def history_items(messages: Iterable[Message], seal: Seal | None = None) -> list[dict[str, Any]]:
+    """Return a history as items. Those of a response are named as in the response, and its input as its input items.
+
+    ``seal`` is that of ``items_of``.
+    """
     found: list[dict[str, Any]] = []
     for turn, group in groupby(messages, key=lambda one: one.turn_id):
         if turn is None:
             for message in group:
-                found += _added(message, message.id or "")
+                found += _added(message, message.id or "", seal)
             continue
         step = 0
         for number, message in enumerate(group):
             if message.role == "assistant" and message.provider is not None:
                 step += 1
-                found += step_items(message, turn, step)
+                found += step_items(message, turn, step, seal)
             elif message.role == "tool" and step:
                 found += items_of([message], turn)
             else:
-                found += _added(message, f"{turn}_in{number}")
+                found += _added(message, f"{turn}_in{number}", seal)
     return found
 
 
-def _added(message: Message, name: str) -> list[dict[str, Any]]:
+def _added(message: Message, name: str, seal: Seal | None) -> list[dict[str, Any]]:
     if message.role in ("assistant", "tool"):
-        return items_of([message], name)
+        return items_of([message], name, seal)
     return [said_item(f"msg_{name}", message)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -36,6 +37,8 @@ TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 AUTO_TOKENS = 100_000
 """The window of ``provider/model`` with ``truncation="auto"``. An agent of the workers has its own."""
 ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
+INCLUDABLE = (ENCRYPTED, LOGPROBS, "message.input_image.image_url")
+"""What ``include`` may name. Items of images always have their address."""
 
 
 class ReasoningOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -116,10 +119,7 @@ def check(request: CreateResponse) -> None:
     check_fields(request)
     if not request.input:
         raise refused("input", "input must be text or a list of items that is not empty.")
-    if unknown := set(request.include or ()) - {ENCRYPTED, LOGPROBS}:
-        raise refused(
-            "include", f"include: {min(unknown)!r:.80} is not supported, only {ENCRYPTED} and {LOGPROBS}."
-        )
+    check_include(request.include or ())
     if request.previous_response_id is not None and request.conversation is not None:
         raise refused("conversation", "Name previous_response_id or conversation, not both.")
     if request.store is False and (request.conversation is not None or request.background):
@@ -127,6 +127,13 @@ def check(request: CreateResponse) -> None:
             "store", "With store=False, omit conversation and background: the response cannot be read later."
         )
     check_metadata(request.metadata)
+
+
+def check_include(include: Iterable[str]) -> None:
+    """Refuse what items cannot include here. Raises ``Refused``."""
+    if unknown := set(include).difference(INCLUDABLE):
+        known = " or ".join(INCLUDABLE)
+        raise refused("include", f"include: {min(unknown)!r:.80} is not supported, only {known}.")
 
 
 def check_metadata(metadata: dict[str, str] | None) -> None:
@@ -237,7 +244,10 @@ def chosen(
             mode, _ = chosen(choice.get("mode"), tools, only_theirs)
             return mode, [] if choice.get("mode") == "none" else [one for one in tools if one.name in kept]
         case _:
-            raise refused("tool_choice", f"tool_choice: {choice!r:.100} is not possible with these tools.")
+            raise refused(
+                "tool_choice",
+                f"tool_choice: {choice!r:.100} is not possible: name one of the tools, none, auto or required.",
+            )
 
 
 def schema_of(text: TextOptions | None) -> dict[str, Any] | None:

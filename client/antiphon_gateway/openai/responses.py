@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import suppress
 from typing import Annotated, Any, cast
 
@@ -16,9 +16,17 @@ from antiphon.session.streams import EventIterator
 from antiphon.wire.editing import forget_turn
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.openai.errors import error_of
-from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, output_item, page_of
+from antiphon_gateway.openai.fields import NEITHER, check_fields, refuses
+from antiphon_gateway.openai.items import (
+    IncludeQuery,
+    ItemList,
+    ItemQuery,
+    input_items,
+    output_item,
+    page_of,
+)
 from antiphon_gateway.openai.requests import CreateResponse
-from antiphon_gateway.openai.stored import is_stored, seal_of, so_far, stream_of
+from antiphon_gateway.openai.stored import is_stored, seal_for, seal_of, so_far, stream_of
 from antiphon_gateway.openai.stream import DONE, ResponseStream, encode, resource, response_id
 from antiphon_gateway.openai.submission import (
     Submitted,
@@ -33,11 +41,12 @@ READ_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
 
 
-class ResponseQuery(Struct, kw_only=True):
+class ResponseQuery(IncludeQuery, kw_only=True):
     """With ``stream`` the events come, after the one with the number ``starting_after`` if that is given."""
 
     stream: bool = False
     starting_after: Annotated[int, Meta(ge=0)] | None = None
+    include_obfuscation: Annotated[bool | None, refuses(NEITHER, False)] = None
 
 
 class Deleted(Struct):
@@ -66,11 +75,13 @@ async def create_response(call: Call[None, CreateResponse]) -> Answer[dict[str, 
 @operation("GET", "/v1/responses/{response}", right="read")
 async def show_response(call: Call[ResponseQuery, None]) -> Answer[dict[str, Any]]:
     """Read a response, or follow its events from any place"""
+    asked = call.query
+    check_fields(asked)
     turn, part = await _stored(call, call.path["response"])
-    if call.query.stream:
-        stream = await _stream(call, Submitted(turn, part), call.query.starting_after)
+    if asked.stream:
+        stream = await _stream(call, Submitted(turn, part), asked.starting_after, asked.include)
         return cast("Answer[dict[str, Any]]", stream)
-    return Answer(await _resource(call, turn, part))
+    return Answer(await _resource(call, turn, part, asked.include))
 
 
 @operation("POST", "/v1/responses/{response}/cancel", right="write")
@@ -103,7 +114,8 @@ async def show_input_items(call: Call[ItemQuery, None]) -> ItemList:
     info = await turn.info()
     if part:
         return page_of(await _results(turn, part), call.query)
-    return page_of(input_items(info.input, info.turn_id), call.query)
+    seal = seal_for(call, call.query.include)
+    return page_of(input_items(info.input, info.turn_id, seal), call.query)
 
 
 async def _cancelled(call: Call[Any, Any], turn: AsyncTurn) -> None:
@@ -134,16 +146,18 @@ async def _stored(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
     return turn, part
 
 
-async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[str, Any]:
-    """Return a response as it is now."""
+async def _resource(
+    call: Call[Any, Any], turn: AsyncTurn, part: int, include: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a response as it is now. ``include`` is that of ``seal_of``."""
     info = await turn.info()
     if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
-        made = await so_far(call, turn, info, part)
+        made = await so_far(call, turn, info, part, include)
         if not made.begun:
             raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
         return made.response()
     outcome = await turn.result(READ_SECONDS) if info.status == "finished" else None
-    return resource(info, outcome, seal_of(call, info))
+    return resource(info, outcome, seal_of(call, info, include))
 
 
 async def _made(call: Call[Any, Any], asked: Submitted) -> dict[str, Any]:
@@ -160,8 +174,10 @@ async def _made(call: Call[Any, Any], asked: Submitted) -> dict[str, Any]:
     return await _resource(call, asked.turn, asked.part)
 
 
-async def _stream(call: Call[Any, Any], asked: Submitted, after: int | None) -> Response:
-    stream = await stream_of(call, asked.turn, asked.part)
+async def _stream(
+    call: Call[Any, Any], asked: Submitted, after: int | None, include: Collection[str] = ()
+) -> Response:
+    stream = await stream_of(call, asked.turn, asked.part, include)
     events = asked.turn.stream()
     told = response_events(call, asked, events, stream)
     return call.stream(events, _messages(told, stream, -1 if after is None else after))

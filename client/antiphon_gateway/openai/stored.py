@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import TurnNotFound, UsageError
-from antiphon.model import TERMINAL
+from antiphon.model import TERMINAL, Reasoning
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.turn_records import finished_steps
 from antiphon.session.turn_info import TurnInfo
@@ -28,7 +28,7 @@ from antiphon_gateway.openai.items import (
     is_reference,
     items_of,
 )
-from antiphon_gateway.openai.requests import ENCRYPTED
+from antiphon_gateway.openai.requests import ENCRYPTED, check_include
 from antiphon_gateway.openai.stream import ResponseStream, resource
 from antiphon_gateway.problems import Refused
 
@@ -81,25 +81,35 @@ def summary_of(call: Call[Any, Any]) -> Callable[[str], str]:
     return lambda content: opened_content(call, content, str)
 
 
-def seal_of(call: Call[Any, Any], info: TurnInfo) -> Seal | None:
-    """Return what encrypts reasoning, if the request of a response includes that.
+def seal_for(call: Call[Any, Any], include: Collection[str]) -> Seal | None:
+    """Return what encrypts reasoning, if a request includes that. Raises ``Refused``.
 
     The content names the item, as a stream does not have the whole reasoning.
     """
-    if ENCRYPTED not in (echo_in(info).get("include") or ()):
+    check_include(include)
+    if ENCRYPTED not in include:
         return None
     return lambda name, thought: sealed_content(call, Thought(name, thought.text))
 
 
-async def stream_of(call: Call[Any, Any], turn: AsyncTurn, part: int) -> ResponseStream:
-    """Return what makes the events of a response."""
+def seal_of(call: Call[Any, Any], info: TurnInfo, include: Collection[str] = ()) -> Seal | None:
+    """Return what encrypts the reasoning of a response. ``include`` adds to what its own request includes."""
+    return seal_for(call, [*(echo_in(info).get("include") or ()), *include])
+
+
+async def stream_of(
+    call: Call[Any, Any], turn: AsyncTurn, part: int, include: Collection[str] = ()
+) -> ResponseStream:
+    """Return what makes the events of a response. ``include`` is that of ``seal_of``."""
     info = await turn.info()
-    return ResponseStream(resource(info), turn.id, part, seal_of(call, info))
+    return ResponseStream(resource(info), turn.id, part, seal_of(call, info, include))
 
 
-async def so_far(call: Call[Any, Any], turn: AsyncTurn, info: TurnInfo, part: int) -> ResponseStream:
-    """Return a response that may not have ended, after the events so far."""
-    made = ResponseStream(resource(info), turn.id, part, seal_of(call, info))
+async def so_far(
+    call: Call[Any, Any], turn: AsyncTurn, info: TurnInfo, part: int, include: Collection[str] = ()
+) -> ResponseStream:
+    """Return a response that may not have ended, after the events so far. ``include`` is that of ``seal_of``."""
+    made = ResponseStream(resource(info), turn.id, part, seal_of(call, info, include))
     with suppress(TimeoutError):
         await call.services.stopping.within(READ_SECONDS, _read(call, turn, made))
     return made
@@ -132,7 +142,7 @@ async def dereferenced(call: Call[Any, Any], given: Given, session: str | None) 
     known = await _known(call, [*named.values(), *(one.id for one in thoughts.values())])
     if session is not None and any(name not in known for name in named.values()):
         history = await call.client.session(session, tenant=call.caller.tenant).history()
-        known |= {item["id"]: (item, True) for item in history_items(history)}
+        known |= {item["id"]: (item, True) for item in history_items(history, _as_it_is)}
     found = list(given)
     for number, name in named.items():
         item, stored = known.get(name, ({}, False))
@@ -171,5 +181,10 @@ async def _items(call: Call[Any, Any], name: str) -> tuple[list[dict[str, Any]],
     else:
         cell = call.client.connections.cell_of_turn(turn.id)
         messages = await finished_steps(cell, turn.session_id, turn.id)
-    output = items_of(messages, turn.id, lambda _, thought: thought)
-    return [*input_items(info.input, turn.id), *output, *summary], is_stored(info)
+    output = items_of(messages, turn.id, _as_it_is)
+    return [*input_items(info.input, turn.id, _as_it_is), *output, *summary], is_stored(info)
+
+
+def _as_it_is(_: str, thought: Reasoning) -> Reasoning:
+    """What a model thought, for a model that gets it back."""
+    return thought

@@ -125,7 +125,7 @@ byId("skip").addEventListener("click", (event) => {
   (session.id === null ? byId("main") : byId("text")).focus();
 });
 addEventListener("hashchange", route);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { session.wake(); lookAfter(0); } });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) lookAfter(0); });
 setUpKey();
 setUpTheme();
 route();

@@ -84,11 +84,6 @@ export class SessionView {
     else notify("No turn runs.", { wrong: false });
   }
 
-  /** Come back at once if the connection is lost, as when the page is looked at again. */
-  wake() {
-    this.#follower?.wake();
-  }
-
   async #load() {
     const generation = (this.#generation += 1);
     const stale = () => generation !== this.#generation;

@@ -34,29 +34,40 @@ export const post = (where, body = {}, name = undefined) =>
  *
  * `onevent(event)` gets each event once. `onstate("connecting" | "live" | "lost")` is how the connection is.
  * `onend(error)` is called if coming back does not help; without an error where the events have ended.
+ * A page that nobody sees holds no connection, as browsers have only six for all pages of a server: it goes on after
+ * its last event when it is seen again.
  */
 export class Follower {
-  #leave = null;
+  #stopped = new AbortController();
+  #leave = null; // ends the connection
 
   constructor(session, { after, onevent, onstate = () => {}, onend = () => {} }) {
     Object.assign(this, { session, after, onevent, onstate, onend });
-    this.#run();
+    const { signal } = this.#stopped;
+    document.addEventListener("visibilitychange", () => this.#seen(), { signal });
+    addEventListener("online", () => this.#retry(), { signal });
+    this.#seen();
   }
 
   stop() {
-    this.#leave.abort();
+    this.#stopped.abort();
+    this.#leave?.abort();
+  }
+
+  #seen() {
+    if (document.hidden) this.#leave?.abort();
+    else if (this.#leave?.signal.aborted ?? true) this.#run();
   }
 
   /** Come back at once, if it waits to do so. */
-  wake() {
+  #retry() {
     if (this.state !== "lost" || this.#leave.signal.aborted) return;
-    this.stop();
+    this.#leave.abort();
     this.#run();
   }
 
   async #run() {
     const { signal } = (this.#leave = new AbortController());
-    addEventListener("online", () => this.wake(), { signal });
     let tries = 0;
     const said = (state) => { if (!signal.aborted) this.onstate(this.state = state); };
     const connection = connect(async (asked) => {
@@ -67,10 +78,15 @@ export class Follower {
     });
     try {
       for await (const event of this.#events(connection, signal)) this.onevent(event);
-      if (!signal.aborted) this.onend();
+      if (!signal.aborted) this.#end();
     } catch (error) {
-      if (!signal.aborted) this.onend(error);
+      if (!signal.aborted) this.#end(error);
     }
+  }
+
+  #end(error) {
+    this.stop();
+    this.onend(error);
   }
 
   async *#events(connection, signal) {
