@@ -222,6 +222,17 @@ async def test_a_response_that_waits_for_an_approval_returns_that_and_continues_
         assert [one.sequence_number for one in seen] == list(range(len(seen)))
 
 
+async def test_a_response_that_waits_is_read_without_waiting_for_events_of_later_turns(
+    redis_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("antiphon_gateway.openai.stored.READ_SECONDS", 3600.0)
+    async with stand(redis_url, tmp_path) as (_, api, client):
+        made = await client.responses.create(model="stage", input="tool:guarded", conversation="s")
+        await api.submit("s", "And now?")
+        assert (await client.responses.retrieve(made.id)).to_dict() == made.to_dict()
+        await api.call("DELETE", "/sessions/s")
+
+
 async def test_tools_of_the_caller_end_a_response_and_their_results_begin_the_next(redis_url, contract):
     tools = [
         {

@@ -13,6 +13,7 @@ again: its events have the seq of earlier ones, but a later time. `life` in each
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -315,7 +316,11 @@ class TurnEvents(EventIterator):
     ``record`` reads the turn, ``beginning`` the cursor before its first event that is kept, and ``kept`` whether the
     log holds the end of a turn that has ended. ``subscribe`` follows its session after a cursor, and
     ``terminal_event`` makes the last event of a turn whose events are gone.
+
+    A reader that sets ``until`` to a cursor of the session reads the events up to there, also of a turn that waits.
     """
+
+    until: float = math.inf
 
     def __init__(
         self,
@@ -394,11 +399,12 @@ class TurnEvents(EventIterator):
 
     def _takes(self, event: Event | Published) -> bool:
         """Whether the event is one of the turn's, before or at its end."""
-        if event.turn_id != self._turn_id or self._ended:
+        ended, self._ended = self._ended, self._ended or event.seq >= self.until
+        if event.turn_id != self._turn_id or ended:
             return False
         assert self._record is not None
         self.cursor = event.seq
-        self._ended = event.terminal and event.run >= self._record.run
+        self._ended = self._ended or (event.terminal and event.run >= self._record.run)
         return True
 
     async def aclose(self) -> None:

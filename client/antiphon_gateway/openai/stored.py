@@ -117,9 +117,10 @@ async def so_far(
 
 async def _read(call: Call[Any, Any], turn: AsyncTurn, made: ResponseStream) -> None:
     async with call.client.subscribe(turn.session_id) as now, turn.stream() as events:
+        events.until = now.cursor or 0
         async for event in events:
             made.of(event)
-            if made.over or event.seq >= (now.cursor or 0):
+            if made.over:
                 break
 
 
