@@ -91,8 +91,8 @@ class AsyncClient:
 
     ``redis`` is a URL, a list of URLs (cells) or a redis-py client; by default ``ANTIPHON_REDIS_URL``. ``prefix`` is
     the first part of the keys, by default ``ANTIPHON_PREFIX`` or ``ant``, and ``queue`` the default queue of turns.
-    With the workers' ``archive``, a store or its URL, archived sessions are read whole before their next turn, and
-    listed. ``max_connections``, ``timeout_seconds`` and ``retries`` apply to the connections to each server.
+    With the workers' ``archive``, archived sessions are read and listed. ``max_connections``, ``timeout_seconds`` and
+    ``retries`` apply to each server. With ``durability="replicated"``, a call returns when a replica has its writes.
 
     Use each client in one event loop only: ``aclose()``, or ``async with``, closes its connections.
 

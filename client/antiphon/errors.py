@@ -29,12 +29,11 @@
     │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken; kinds of ProviderTimedOut:
     │     ProviderFirstTokenTimedOut, ProviderSilent, ProviderStepTimedOut; of ProviderRejected: ContextTooLong
     ├─ ToolError                    sent to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
-    └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable, StoreFull,
-                                    StoreReadOnly, StoreUnsupported, CorruptRecord; kinds of CorruptRecord:
-                                    KeyMissing, SealBroken, and NotEncrypted, a kind of SealBroken
+    └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable (NotReplicated),
+                                    StoreFull, StoreReadOnly, StoreUnsupported, CorruptRecord (KeyMissing,
+                                    SealBroken, NotEncrypted)
 
-``code`` is stable across releases and is also used in events and logs. The first line of a class's docstring is its
-default message.
+``code`` is stable, and also used in events and logs. The first line of a class's docstring is its default message.
 """
 
 from __future__ import annotations
@@ -45,24 +44,20 @@ from typing import Any, ClassVar
 __all__ = [
     "AgentError", "AlreadyDecided", "ClientClosed", "ContextTooLong", "CorruptRecord", "InvalidId", "InvalidMessage",
     "InvalidOutput", "InvalidTool", "KeyMissing", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage",
-    "NotAllowed",
-    "NotEncrypted", "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
-    "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
-    "ProviderTimedOut",
-    "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SealBroken", "SessionBusy", "SessionChanged",
-    "SessionExists", "SessionNotFound", "SettingsError", "StepFailed", "StepLimitReached", "StoreError", "StoreFull",
-    "StoreReadOnly",
-    "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid",
-    "ToolError",
-    "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnDeleted", "TurnError", "TurnFailed",
-    "TurnNotFound", "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
+    "NotAllowed", "NotEncrypted", "NotFound", "NotReplicated", "NotSuspended", "ProviderError",
+    "ProviderFirstTokenTimedOut", "ProviderOverloaded", "ProviderRateLimited", "ProviderRejected", "ProviderSilent",
+    "ProviderStepTimedOut", "ProviderStreamBroken", "ProviderTimedOut", "ProviderUnauthorized", "ProviderUnreachable",
+    "ResultTimeout", "SealBroken", "SessionBusy", "SessionChanged", "SessionExists", "SessionNotFound", "SettingsError",
+    "StepFailed", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
+    "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid", "ToolError", "ToolNotFound",
+    "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnDeleted", "TurnError", "TurnFailed", "TurnNotFound",
+    "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
 ]  # fmt: skip
 
 _SENTENCES = {
     "The assistant is not available at the moment. Please try again later.": (
-        "provider provider_unreachable provider_unauthorized draining unknown_agent unknown_provider "
-        "unknown_price settings missing_package store store_unavailable store_full store_read_only "
-        "store_unsupported"
+        "provider provider_unreachable provider_unauthorized draining unknown_agent unknown_provider unknown_price "
+        "settings missing_package store store_unavailable not_replicated store_full store_read_only store_unsupported"
     ),
     "The assistant is very busy at the moment. Please try again in a few minutes.": (
         "provider_rate_limited provider_overloaded"
@@ -645,6 +640,12 @@ class StoreUnavailable(StoreError):
 
     code = "store_unavailable"
     retryable = True
+
+
+class NotReplicated(StoreUnavailable):
+    """No replica has confirmed the write in time: a failover may lose it. Repeat the call, with the same ``key``."""
+
+    code = "not_replicated"
 
 
 class StoreFull(StoreError):

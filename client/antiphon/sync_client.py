@@ -47,8 +47,8 @@ class Client(Synchronous[AsyncClient]):
 
     ``redis`` is a URL, a list of URLs (cells) or a redis-py client; by default ``ANTIPHON_REDIS_URL``. ``prefix`` is
     the first part of the keys, by default ``ANTIPHON_PREFIX`` or ``ant``, and ``queue`` the default queue of turns.
-    With the workers' ``archive``, a store or its URL, archived sessions are read whole before their next turn, and
-    listed. ``max_connections``, ``timeout_seconds`` and ``retries`` apply to the connections to each server.
+    With the workers' ``archive``, archived sessions are read and listed. ``max_connections``, ``timeout_seconds`` and
+    ``retries`` apply to each server. With ``durability="replicated"``, a call returns when a replica has its writes.
 
     Use each client in one event loop only: ``close()``, or ``async with``, closes its connections.
 
@@ -67,6 +67,7 @@ class Client(Synchronous[AsyncClient]):
         max_connections: int = LEFT_OUT,
         timeout_seconds: float = LEFT_OUT,
         retries: int = LEFT_OUT,
+        durability: str = LEFT_OUT,
         prefix: str | None = LEFT_OUT,
         queue: str = LEFT_OUT,
         archive: SessionStore | str | None = LEFT_OUT,
@@ -78,6 +79,7 @@ class Client(Synchronous[AsyncClient]):
                     max_connections=max_connections,
                     timeout_seconds=timeout_seconds,
                     retries=retries,
+                    durability=durability,
                     prefix=prefix,
                     queue=queue,
                     archive=archive,

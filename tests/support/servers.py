@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, Protocol, Self, get_args
 
 from support.eventually import wait_until
 from support.guard import guard, release
@@ -51,6 +51,12 @@ def installed_kinds() -> list[Kind]:
     return [kind for kind in get_args(Kind) if _binary(kind) is not None]
 
 
+class HasPort(Protocol):
+    """A server, or what leads to it."""
+
+    port: int
+
+
 class RedisServer:
     """A server in a process of its own.
 
@@ -66,7 +72,7 @@ class RedisServer:
         data_dir: Path | None = None,
         appendonly: bool = False,
         appendfsync: str = "everysec",
-        replica_of: RedisServer | None = None,
+        replica_of: HasPort | None = None,
         config: Mapping[str, str] | None = None,
         movable_clock: bool = False,
     ) -> None:

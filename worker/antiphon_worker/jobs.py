@@ -75,7 +75,7 @@ class TurnWorker(RQWorker):
 
     async def _work(self, settings: Settings, patience: float | None) -> None:
         app = load_app(settings.app)
-        url = url_like(self.connection) or settings.redis_urls[0]
+        url = settings.promised(url_like(self.connection)) or settings.redis_urls[0]
         worker = Worker(settings, app, url=url)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -135,7 +135,7 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
     settings = Settings.load()
 
     def open_cell() -> Cell:
-        return Cell(open_like(job.connection), prefix=settings.prefix)
+        return Cell(open_like(job.connection, durability=settings.promise), prefix=settings.prefix)
 
     cell = open_cell()
     try:

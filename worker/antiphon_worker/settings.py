@@ -9,8 +9,10 @@ from typing import Any, cast
 from antiphon.client import DEFAULT_QUEUE
 from antiphon.input.ids import check_queue
 from antiphon.settings import ABOVE_ZERO, CommandSettings, Rule, at_least, one_of, setting
-from antiphon.wire.connection.open import cell_urls, redact
+from antiphon.wire.connection.open import cell_urls, redact, with_durability
+from antiphon.wire.connection.replicated import REPLICATED
 from antiphon.wire.keys import PREFIX
+from antiphon.wire.preflight import DURABILITIES
 
 LETTERS = Rule(
     lambda text: re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None,
@@ -87,8 +89,9 @@ class Settings(CommandSettings):
     turn_timeout: float = setting(3600.0, "How long one run of a turn may take, in seconds", ABOVE_ZERO)
     durability: str = setting(
         "everysec",
-        "What Redis must guarantee when a worker starts: none, everysec or fsync",
-        one_of("none", "everysec", "fsync"),
+        "What Redis must guarantee when a worker starts: none, everysec or fsync; or replicated: a turn is accepted "
+        "and a step finished when a replica has it",
+        one_of(*DURABILITIES),
     )
     prefix: str = setting(PREFIX, "First part of every key", LETTERS)
 
@@ -107,12 +110,21 @@ class Settings(CommandSettings):
     @property
     def redis_urls(self) -> list[str]:
         """Split into one URL for each cell."""
-        return cell_urls(self.redis_url)
+        return [self.promised(url) for url in cell_urls(self.redis_url)]
 
     @property
     def cell_urls(self) -> list[str]:
         """Return one URL for each cell of the deployment that this worker knows."""
-        return cell_urls(self.cells or self.redis_url)
+        return [self.promised(url) for url in cell_urls(self.cells or self.redis_url)]
+
+    @property
+    def promise(self) -> str:
+        """The ``durability`` of this worker's connections."""
+        return REPLICATED if self.durability == REPLICATED else ""
+
+    def promised(self, url: str) -> str:
+        """Return the URL of a Redis with what this worker's connections to it promise."""
+        return with_durability(url, self.promise)
 
     def environ(self) -> dict[str, str]:
         """Return these settings as variables, for a process that starts with them."""

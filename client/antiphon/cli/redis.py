@@ -23,7 +23,7 @@ from antiphon.errors import CorruptRecord, MissingPackage
 from antiphon.redis.cells import prefix_of
 from antiphon.wire.acl import ROLES, user_rule
 from antiphon.wire.connection.open import keys_of, open_redis
-from antiphon.wire.preflight import check_redis, read_redis
+from antiphon.wire.preflight import DURABILITIES, check_redis, read_redis
 from antiphon.wire.shared_keys import damaged_keys
 
 PASSWORD_VARIABLE = "ANTIPHON_ACL_PASSWORD"
@@ -35,7 +35,7 @@ def _check(argv: list[str]) -> int:
     add_redis(parser)
     parser.add_argument(
         "--durability",
-        choices=("none", "everysec", "fsync"),
+        choices=DURABILITIES,
         default=os.environ.get("ANTIPHON_DURABILITY") or "everysec",
         help="what the Redis must guarantee; default: ANTIPHON_DURABILITY or everysec",
     )

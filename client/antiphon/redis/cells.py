@@ -36,11 +36,12 @@ def prefix_of(given: object = None) -> str:
 
 
 class ServerOptions(TypedDict, total=False):
-    """Settings of the connections to each Redis server."""
+    """Settings of the connections to each Redis server. ``durability`` is ``replicated`` or ''."""
 
     max_connections: int
     timeout_seconds: float
     retries: int
+    durability: str
 
 
 class ConnectionOptions(ServerOptions, total=False):

@@ -12,6 +12,7 @@ from antiphon.errors import (
     CorruptRecord,
     KeyReused,
     LimitReached,
+    NotReplicated,
     SessionBusy,
     SessionChanged,
     StoreError,
@@ -29,6 +30,7 @@ from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
 from antiphon.wire.connection.cluster import CellsDiffer
+from antiphon.wire.connection.replicated import NotReplicatedError
 from antiphon.wire.records import NewTurn
 
 _FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free memory."
@@ -40,6 +42,11 @@ _READ_ONLY = (
 _NO_SENTINEL = (
     "The URL asks for Sentinels (redis+sentinel://), but this server is no Sentinel: name the hosts and ports of "
     "Sentinels, or write redis:// to use this server itself."
+)
+
+_NOT_REPLICATED = (
+    "Redis has done this, but {}: a failover may lose it. Check the replicas of this Redis and repeat the call, with "
+    "the same key= if it submits a turn."
 )
 
 _CLUSTER = (
@@ -112,6 +119,8 @@ def store_error(exc: BaseException) -> StoreError:
         )
     if isinstance(exc, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError | TimeoutError):
         return StoreUnavailable(f"Redis cannot be reached ({text or type(exc).__name__}).")
+    if isinstance(exc, NotReplicatedError):
+        return NotReplicated(_NOT_REPLICATED.format(text))
     if isinstance(exc, CellsDiffer):
         return StoreUnsupported(text)
     if isinstance(exc, _OF_A_CLUSTER) or "in a cluster node" in text:

@@ -12,10 +12,12 @@ from redis.exceptions import NoPermissionError, RedisError
 from antiphon.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
+from antiphon.wire.connection.replicated import REPLICATED
 from antiphon.wire.errors import asked, store_error
 from antiphon.wire.keys import Keys
 
 OLDEST = (6, 2)
+DURABILITIES = ("none", "everysec", "fsync", REPLICATED)
 
 
 class RedisFacts(Struct):
@@ -155,6 +157,11 @@ def check_redis(facts: RedisFacts, durability: str) -> None:
         raise StoreUnsupported(
             "The Redis user may not publish events, so readers would receive them seconds late. Allow "
             "it with: ACL SETUSER <user> +publish '&ant:*' (with ANTIPHON_PREFIX in place of ant)"
+        )
+    if durability == REPLICATED and not facts.replicas:
+        raise StoreUnsupported(
+            "ANTIPHON_DURABILITY is replicated, but no replica is connected to this Redis: nothing could be accepted. "
+            "Connect one with: REPLICAOF <host> <port>, on the replica"
         )
     if durability == "fsync" and facts.append_only and facts.fsync is None:
         raise StoreUnsupported(

@@ -24,6 +24,9 @@ KEEP_TURN_SECONDS = 7 * 24 * 3600
 HASH_LIVES_ON_MS = 3600 * 1000
 """How much longer a session's hash lives than its other keys, so that no seq is reused while an event is kept."""
 
+LOSSY = frozenset({"conversations/history", "emit", "limits/admit", "limits/limit", "renew", "snapshot"})
+"""Scripts that promise nothing: they only read, or what a failover loses of theirs is done again."""
+
 _FOLDER = resources.files("antiphon.wire") / "lua"
 
 
@@ -69,10 +72,11 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
 
 async def run_script(redis: Redis, script: Script, keys: Keys, *arguments: Any) -> Any:
     """Run a script by its hash; send its text if the server does not know it."""
+    passed, promises = (*keys.declared, keys.prefix, *arguments), script.name not in LOSSY
     try:
-        return await redis.execute_command("EVALSHA", script.sha, *keys.declared, keys.prefix, *arguments)
+        return await redis.execute_command("EVALSHA", script.sha, *passed, promises=promises)
     except NoScriptError:
-        return await redis.execute_command("EVAL", script.source, *keys.declared, keys.prefix, *arguments)
+        return await redis.execute_command("EVAL", script.source, *passed, promises=promises)
 
 
 def given(value: int | None) -> int | str:

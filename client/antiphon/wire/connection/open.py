@@ -2,7 +2,8 @@
 
 A URL is ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://host1,host2/name/db``. Its user and password are
 those of the primary; those of the Sentinels are ``?sentinel_username=…&sentinel_password=…``. ``rediss+sentinel://``
-uses TLS for both, with redis-py's options (``ssl_ca_certs=…``). Connections are made at their first use.
+uses TLS for both, with redis-py's options (``ssl_ca_certs=…``). With ``?durability=replicated``, scripts are answered
+when a replica has what they wrote. Connections are made at their first use.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from antiphon.errors import SettingsError
 from antiphon.wire.connection.cluster import FIRST_TAG, OfCell, Place, each_cell
 from antiphon.wire.connection.pipeline import ScriptRedis
+from antiphon.wire.connection.replicated import REPLICATED, ReplicatedLine
 from antiphon.wire.keys import Keys
 
 
@@ -66,7 +68,7 @@ SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redi
 SENTINEL_SECONDS = 1.0
 CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error while writing")
 NUMBERS = frozenset({*URL_QUERY_ARGUMENT_PARSERS, "cells", "cell"})
-PATHS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
+PATHS = frozenset({"durability", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
 """The options of a URL whose values may be shown. Any other name may be a misspelt password."""
 OBJECTS = frozenset({
     "connection_class", "credential_provider", "encoder_class", "event_dispatcher", "maint_notifications_config",
@@ -88,13 +90,19 @@ def cell_urls(text: str) -> list[str]:
 
 
 def open_redis(
-    url: str, *, max_connections: int = 64, timeout_seconds: float = 5.0, retries: int = 3
+    url: str,
+    *,
+    max_connections: int = 64,
+    timeout_seconds: float = 5.0,
+    retries: int = 3,
+    durability: str = "",
 ) -> Redis:
     """Make a client for a URL. Raises ``SettingsError`` if the URL is not valid.
 
     A command that finds no connection, or loses it before the answer, is sent again ``retries`` times. Every script
-    can be repeated.
+    can be repeated. ``durability`` is that of a URL that has none.
     """
+    url, durability = _without_durability(url, durability)
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
         raise SettingsError(
@@ -113,11 +121,33 @@ def open_redis(
         _check_encoded(url)
         _check_database(url)
         _check_options(url)
-        redis = _OPENERS[scheme.partition("+")[2]](url, max_connections, options)
+        redis: Any = _OPENERS[scheme.partition("+")[2]](url, max_connections, options)
         redis.connection_pool.make_connection()  # does not connect, and refuses unknown options
     except (ValueError, TypeError, RedisError) as exc:
         raise SettingsError(f"The Redis URL {redact(url)!r} {_fault(url, exc)}.") from None
+    if durability:
+        redis.replicated = ReplicatedLine(redis.connection_pool)
     return redis
+
+
+def with_durability(url: str, durability: str) -> str:
+    """Add ``durability`` to a URL that has none; '' adds nothing."""
+    if not url or not durability or "durability=" in url.partition("?")[2]:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}durability={durability}"
+
+
+def _without_durability(url: str, durability: str) -> tuple[str, str]:
+    """Return a URL without its ``durability``, and that, or else the given one. Raises ``SettingsError``."""
+    place, _, query = url.partition("?")
+    options = query.split("&") if query else []
+    given = [one.partition("=")[2] for one in options if one.startswith("durability=")]
+    if any(one not in ("", REPLICATED) for one in [*given, durability]):
+        raise SettingsError(
+            f"durability= of a client or of a Redis URL must be {REPLICATED!r}, not {[*given, durability][0]!r}."
+        )
+    rest = [one for one in options if not one.startswith("durability=")]
+    return "?".join([place, "&".join(rest)] if rest else [place]), (given or [durability])[0]
 
 
 def _opened(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
@@ -337,11 +367,14 @@ def node_of(redis: Redis) -> str:
 
 def keys_of(redis: Redis, prefix: str) -> Keys:
     """Return the keys of the cell to which a client leads."""
-    pool = redis.connection_pool
-    if not isinstance(pool, CellPool):
-        return Keys(prefix)
-    pool.place.topology.key = Keys(prefix, FIRST_TAG).cells
-    return Keys(prefix, pool.place.tag)
+    pool, replicated = redis.connection_pool, getattr(redis, "replicated", None)
+    keys = Keys(prefix)
+    if isinstance(pool, CellPool):
+        pool.place.topology.key = Keys(prefix, FIRST_TAG).cells
+        keys = Keys(prefix, pool.place.tag)
+    if replicated is not None:
+        replicated.counter = keys.fence
+    return keys
 
 
 def redact(url: str) -> str:

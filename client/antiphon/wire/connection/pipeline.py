@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, Self
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -28,13 +28,18 @@ class ScriptRedis(Redis):
     reached = False
     """Whether the server has ever answered."""
 
+    replicated: Line | None = None
+    """Where the scripts go whose writes must not be lost in a failover, if the URL asks for that."""
+
     def __init__(self, *args: Any, patience: float = 0.0, **options: Any) -> None:
         super().__init__(*args, **options)
         self._line = Line(self.connection_pool, patience=patience)
 
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
+    async def execute_command(self, *args: Any, promises: bool = False, **options: Any) -> Any:
+        """Send a command. ``promises``: its answer promises that what it has written is kept."""
         if args[0] in SHARED or args[0] in self._blocking:
-            answer = await self._line.call(*args)
+            line = self.replicated if promises and self.replicated is not None else self._line
+            answer = await line.call(*args)
         else:
             answer = await super().execute_command(*args, **options)
         self.reached = True
@@ -42,6 +47,8 @@ class ScriptRedis(Redis):
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await self._line.aclose()
+        if self.replicated is not None:
+            await self.replicated.aclose()
         await super().aclose(close_connection_pool)
 
 
@@ -66,8 +73,8 @@ class Line:
         self._timeout = timeout + patience if timeout is not None else None
         self._retries: int = settings["retry"].get_retries() if settings.get("retry") else 0
         self._closings = 0
-        self._wire: _Wire | None = None
-        self._opening: asyncio.Task[_Wire] | None = None
+        self._wire: Wire | None = None
+        self._opening: asyncio.Task[Wire] | None = None
 
     async def call(self, *command: Any) -> Any:
         """Send a command and return its answer. Raises the errors of redis-py."""
@@ -94,7 +101,7 @@ class Line:
         if wire is not None and wire.here:
             wire.close(RedisConnectionError("The connection was closed."))
 
-    async def _open(self) -> _Wire:
+    async def _open(self) -> Wire:
         """Open one new connection for all commands that wait for it, even if some of them are cancelled."""
         opening = self._opening
         if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
@@ -106,12 +113,15 @@ class Line:
                 raise
             raise RedisConnectionError("The connection was closed.") from None
 
-    async def _opened(self) -> _Wire:
-        self._wire = wire = await _Wire.open(self._pool, self._timeout)
+    async def _opened(self) -> Wire:
+        self._wire = wire = await self._make()
         return wire
 
+    async def _make(self) -> Wire:
+        return await Wire.open(self._pool, self._timeout)
 
-class _Wire:
+
+class Wire:
     """One connection and the commands that wait for its answers, each for at most ``timeout`` seconds."""
 
     _connection: DirectConnection
@@ -125,7 +135,7 @@ class _Wire:
         self._watch: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, pool: ConnectionPool, timeout: float | None) -> _Wire:
+    async def open(cls, pool: ConnectionPool, timeout: float | None) -> Self:
         wire = cls(timeout)
         wire._connection = await DirectConnection.open(pool, wire._hand_out, wire._lost)
         return wire
