@@ -141,6 +141,14 @@ async def test_a_model_without_a_price_cannot_be_charged(redis_url):
             await run(client)
 
 
+async def test_a_model_without_a_price_is_charged_in_tokens(redis_url):
+    app = app_of(costing(1), model="unknown", budgets=[Budget(tokens=1, per="day")])
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client:
+        assert (await run(client)).text == "Done."
+        with pytest.raises(BudgetReached):
+            await run(client, "s2")
+
+
 async def test_a_cheaper_model_answers_when_the_budget_is_reached(redis_url):
     agent = Agent(
         script(costing(1000), costing(1)), "any", name="a", max_tokens=500, fallback=["scripted/cheap"],

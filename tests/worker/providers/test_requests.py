@@ -176,6 +176,21 @@ async def test_tools_are_offered_beside_the_service_s_own():
     ]
 
 
+async def test_tools_that_a_conversation_has_called_are_defined_for_the_messages_api():
+    called = [
+        Message.user("Hello?"),
+        Message.assistant([ToolCall("call_1", "weather", {"city": "Rome"})]),
+        Message.tool([ToolResult("call_1", "sunny", "weather")]),
+    ]
+    body = await sent("anthropic", request(*called))
+    assert body["tools"] == [{"name": "weather", "input_schema": {"type": "object"}, **MARK}]
+    assert body["tool_choice"] == {"type": "none"}
+    assert "tools" not in await sent("openai", request(*called))
+    offered = await sent("anthropic", request(*called, tools=[TOOL]))
+    assert [one["description"] for one in offered["tools"]] == [TOOL.description]
+    assert "tool_choice" not in offered
+
+
 async def test_structured_output_is_asked_for_in_each_language():
     asked = request(output=ANSWER, params={"verbosity": "low", "effort": "low"})
     named = {"name": "an_answer", "schema": SCHEMA, "strict": True}

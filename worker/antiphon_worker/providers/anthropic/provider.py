@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderUnauthorized
@@ -99,6 +99,8 @@ def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> 
     marker = params.pop("cache_control", {"type": "ephemeral"}) if caches(request) else None
     tools = tools_of(request, params, _tool)
     _tool_choice(params, bool(tools))
+    if not tools and (tools := _tools_called(request.messages)):
+        params["tool_choice"] = {"type": "none"}
     body: dict[str, Any] = {"model": request.model, "messages": _messages(request, provider), "stream": True}
     if request.system:
         body["system"] = [{"type": "text", "text": request.system}]
@@ -177,6 +179,12 @@ def _tool_choice(params: dict[str, Any], has_tools: bool) -> None:
         choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
     if choice is not None:
         params["tool_choice"] = choice
+
+
+def _tools_called(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return definitions of the tools that a conversation has called: the service refuses calls of undefined ones."""
+    names = dict.fromkeys(function_name(call.name) for message in messages for call in message.tool_calls)
+    return [{"name": name, "input_schema": {"type": "object"}} for name in names]
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
