@@ -37,6 +37,7 @@ CLIENT_ORDER = [
     "encryption",
     "settings hooks",
     "tools",
+    "handoffs",
     "input",
     "window events",
     "model",

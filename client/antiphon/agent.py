@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.errors import UsageError
+from antiphon.handoffs import Handoff, checked_handoffs, with_targets
 from antiphon.hooks import Hook, hooks_of
 from antiphon.input.ids import check_queue, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
@@ -18,7 +19,7 @@ from antiphon.input.limits import check_size
 from antiphon.input.messages import MessageLike
 from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.parameters import check_params
-from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
+from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, WITH_HANDOFFS, AgentSpec
 from antiphon.input.values import SessionWord, is_a, lifetime, plain
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
 from antiphon.model.budget import Budget, checked_budgets
@@ -71,7 +72,8 @@ class Agent:
     ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. ``label`` names its
     ``revision`` for people; change it when the code of a tool changes. ``hooks`` are functions that run before and
     after turns, model calls, tools and steps (see ``antiphon.hooks``). ``rollout`` (``"auto_upgrade"``, ``"pinned"`` or
-    an ``antiphon.model.Rollout``) says which revision the turns of a session take.
+    an ``antiphon.model.Rollout``) says which revision the turns of a session take. ``handoffs`` are the agents to which
+    this one may pass a turn: Agents, names of agents of the workers' App, or ``antiphon.handoffs.Handoff``.
     ``budgets`` (of ``antiphon.model.Budget``) hold for all turns of an agent of a worker's App, or of this process.
     Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of
     services are not accepted: ``UsageError`` says where to set them.
@@ -104,6 +106,7 @@ class Agent:
         hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
         budgets: Iterable[Budget] = (),
         rollout: Takes | Rollout | None = None,
+        handoffs: Iterable[Agent | str | Handoff] = (),
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
@@ -117,15 +120,15 @@ class Agent:
         self._prefix = prefix if prefix is None else prefix_of(prefix)
         self.store, self.window, self.limits = _store(store), _window(window), checked_limits(limits)
         self.max_steps = _most_steps(max_steps, self.limits)
-        self.queue = None if queue is None else check_queue(queue)
         self.retry, self.timeouts = checked_retry(retry), checked_timeouts(timeouts)
-        self.fallback = _fallbacks(fallback)
-        self.approval = agent_rule(approval, approval_timeout, approval_at_limit, self.tools)
+        self.fallback, self.params = _fallbacks(fallback), _params(params)
         self.caller_tools = declared_tools(caller_tools, self.tools)
-        self.params = _params(params)
         self.memory, self.label, self._runtime = _memory(memory), checked_label(label), runtime
         self.hooks, self.budgets = hooks_of(hooks), checked_budgets(budgets)
-        self.rollout = checked_rollout(rollout)
+        self.rollout, self.queue = checked_rollout(rollout), None if queue is None else check_queue(queue)
+        self.handoffs = checked_handoffs(handoffs, self.name, [*self.tools, *self.caller_tools])
+        names = [*(one.name for one in self.tools), *(one.tool for one in self.handoffs)]
+        self.approval = agent_rule(approval, approval_timeout, approval_at_limit, names)
 
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name else ""
@@ -239,7 +242,17 @@ class Agent:
     def spec(self) -> AgentSpec:
         """Return the agent in the form that is sent with a turn. Raises ``UsageError`` if it cannot be sent.
 
+        The agents of its ``handoffs`` are sent with it.
+
         >>> agent.spec().model
+        'any'
+        """
+        return with_targets(self) if self.handoffs else self.alone()
+
+    def alone(self) -> AgentSpec:
+        """Return what ``spec`` does, without the agents to which this one hands over.
+
+        >>> agent.alone().model
         'any'
         """
         if not isinstance(self.provider, str):
@@ -294,10 +307,13 @@ class Agent:
             approval_timeout=self.approval.seconds,
             approval_at_limit=self.approval.at_limit,
             caller_tools=self.caller_tools,
+            handoffs=[one.spec() for one in self.handoffs],
             version=self._version(limits),
         )
 
     def _version(self, limits: Limits | None) -> int:
+        if self.handoffs:
+            return WITH_HANDOFFS
         if self.fallback or self.timeouts:
             return WITH_FALLBACK
         if limits:

@@ -305,11 +305,12 @@ class TurnSteered(EventBase, tag="turn_steered"):
 
 
 class Handoff(EventBase, tag="handoff"):
-    """Reserved: nothing publishes it yet."""
+    """The agent ``source`` has passed the turn to ``target``, which continues it. ``reason`` is the model's."""
 
     type: ClassVar[Literal["handoff"]] = "handoff"
     source: str = ""
     target: str = ""
+    reason: str = ""
 
 
 class ChildEvent(EventBase, tag="child_event"):

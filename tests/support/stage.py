@@ -127,7 +127,8 @@ class StageModel:
         tools = [name for word, name, _ in words if word == "tool"]
         done = sum(message.role == "tool" for message in request.messages[_last_user(request.messages) :])
         if done < len(tools):
-            call = ToolCall(f"call_{done + 1}", tools[done], {"text": text})
+            arguments = {} if tools[done].startswith("transfer_to_") else {"text": text}
+            call = ToolCall(f"call_{done + 1}", tools[done], arguments)
             yield ToolCallPiece(call.call_id, call.name, call.arguments_text)
             yield _result(request, [call])
             return

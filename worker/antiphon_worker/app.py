@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from antiphon.errors import AgentError, SettingsError, UnknownTool
+from antiphon.ext.turns import TurnFunction
+from antiphon.handoffs import Handoff, tool_of
 from antiphon.hooks import Hook, hooks_of
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
@@ -79,6 +81,8 @@ class App:
     finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
     ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``,
     ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own.
+
+    The agents of ``Agent(handoffs=…)`` are included, like its tools; names in it may be those of other workers' agents.
 
     An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
 
@@ -151,6 +155,7 @@ class App:
         self._rollouts: dict[str, Rollout] = {}
         self.revisions: dict[str, Revision] = {}
         self.lacking: dict[str, list[str]] = {}
+        self._added: dict[str, Agent] = {}
         self.pins = False  # whether sessions of one of its agents keep the revision that they began with
 
     def _note_turns(self) -> None:
@@ -167,14 +172,16 @@ class App:
             raise SettingsError(f"agents= must be a list of Agents, not of {type(agent).__name__}.")
         approval: ApprovalRule = getattr(agent, "approval", ApprovalRule())
         provider = getattr(agent, "provider", "")
-        own_provider = not isinstance(provider, str)
+        own_provider, handoffs = not isinstance(provider, str), getattr(agent, "handoffs", [])
         hooks: list[Hook[Any]] = getattr(agent, "hooks", [])
         budgets: list[Budget] = getattr(agent, "budgets", [])
-        stays = own_provider or callable(approval.rule) or hooks or budgets
+        stays = own_provider or callable(approval.rule) or hooks or budgets or handoffs
         stays = stays or getattr(agent, "memory", None) is not None
         spec = agent.described() if stays else agent.spec()
         if not (known_as := spec.name):
             raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
+        if self._added.get(known_as) is agent:
+            return  # another agent hands over to it
         if known_as in self._agents:
             raise SettingsError(
                 f"Two agents of the App have the name {spec.name!r}: give each agent a different name."
@@ -184,6 +191,7 @@ class App:
             self._providers |= checked_providers({spec.provider: provider})
         for name in _providers_of(spec):
             check_provider(name, self._providers)
+        self._added[known_as] = agent
         self._agents[known_as], self._approval[known_as] = spec, NONE if approval == NONE else approval
         self._hooks_of[known_as] = [*self._hooks, *hooks]
         self._budgets[known_as] = budgets
@@ -194,6 +202,20 @@ class App:
         self.pins = self.pins or rollout.sessions == "pinned"
         for tool in agent.tools:
             self._add_tool(tool)
+        for handoff in handoffs:
+            self._add_target(known_as, handoff)
+
+    def _add_target(self, source: str, handoff: Handoff) -> None:
+        """Add the agent to which another one may hand over, unless it is only a name."""
+        if not isinstance(handoff.agent, str):
+            self._add_agent(cast("Agent", handoff.agent))
+        for name in (source, handoff.name):
+            provider = self._agents[name].provider if name in self._agents else ""
+            if isinstance(self._providers.get(provider), TurnFunction):
+                raise SettingsError(
+                    f"The agent {name!r} runs a function of its own, which can neither hand a turn over nor take one: "
+                    f"leave {handoff.name!r} out of the handoffs= of {source!r}."
+                )
 
     def _revision(self, agent: Agent, spec: AgentSpec) -> Revision:
         """The revision of an agent, with what the App adds to it."""
@@ -274,6 +296,7 @@ class App:
         calls = {tool.name for agent in self._agents.values() for tool in agent.caller_tools}
         calls.update(name for agent in self._agents.values() for name in agent.tools)
         calls.update(self.memories.tools)
+        calls.update(tool_of(one.name) for agent in self._agents.values() for one in agent.handoffs)
         parts = {"agents": list(self._agents), "tools": tools, "providers": list(self._door.providers())}
         parts |= {} if (models := self._door.models()) is None else {"models": list(models)}
         return parts | {"stops": list(self._stops), "calls": sorted(calls.difference(tools))}

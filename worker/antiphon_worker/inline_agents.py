@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
-import msgspec
-
 from antiphon.errors import NotAllowed, SettingsError, UnknownAgent, UnknownProvider, UnknownTool
+from antiphon.handoffs import without_targets
 from antiphon.input.parameters import check_secrets
 from antiphon.input.request import AgentSpec
 
@@ -112,7 +111,7 @@ class Door:
         """Return the App's agent with this name, its only agent, or the one with this description; None for others."""
         if isinstance(asked, AgentSpec):
             known = self._agents.get(asked.name or "")
-            return known if known is not None and _plain(known) == _plain(asked) else None
+            return known if known is not None and without_targets(known) == without_targets(asked) else None
         if asked is None:
             if len(self._agents) == 1:
                 return next(iter(self._agents.values()))
@@ -195,7 +194,3 @@ def _in(name: Any, names: Collection[str]) -> bool:
 
 def _listed(names: Collection[str]) -> str:
     return "any name" if names == "any" else ", ".join(sorted(names)) or "none"
-
-
-def _plain(agent: AgentSpec) -> Any:
-    return msgspec.to_builtins(agent)

@@ -25,6 +25,7 @@ from antiphon.client import Client
 from antiphon.errors import AgentError, AlreadyDecided, SessionNotFound
 from antiphon.events import (
     Event,
+    Handoff,
     ModelChanged,
     ReasoningDelta,
     RefusalDelta,
@@ -96,6 +97,8 @@ class Answer:
                 self._line(f"[{_short(reason)} The answer starts again.]", "yellow")
             case ModelChanged(target=target):
                 self._line(f"[{_short(target)} answers]", "yellow")
+            case Handoff(target=target):
+                self._line(f"[{_short(target)} takes over]", "cyan")
             case TurnFailedEvent(code=code, message=message):
                 self._line(f"[failed ({_short(code)}): {_short(message)}]", "red")
             case TurnCancelledEvent(reason=reason):

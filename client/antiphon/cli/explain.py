@@ -15,6 +15,7 @@ from antiphon.events import (
     BudgetReachedEvent,
     ContextReduced,
     Event,
+    Handoff,
     ModelChanged,
     RecallFailed,
     StepFinished,
@@ -167,6 +168,12 @@ class _Teller:
     def changed(self, event: ModelChanged) -> None:
         self._say(f"The model {event.target} answers in place of {event.source} ({event.code}).", "yellow")
 
+    def handed_over(self, event: Handoff) -> None:
+        self._say(
+            f"The agent {event.target} took the turn over from {event.source or 'one without a name'}.",
+            "cyan",
+        )
+
     def budget_reached(self, event: BudgetReachedEvent) -> None:
         limit = f"${event.limit:,.15g}" if event.unit == "cost" else f"{event.limit:,.15g} tokens"
         ends = {
@@ -258,6 +265,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     ToolCallEvent: _Teller.called,
     ToolResultEvent: _Teller.returned,
     ModelChanged: _Teller.changed,
+    Handoff: _Teller.handed_over,
     BudgetReachedEvent: _Teller.budget_reached,
     ContextReduced: _Teller.context_reduced,
     RecallFailed: _Teller.recall_failed,

@@ -192,8 +192,8 @@ _PLACES: dict[str, str] = {
     "the keywords themselves, such as Agent(…, temperature=0.2)": "generate_content_config model_settings params",
     "App(providers={…})": "providers",
     "session.variables, or submit(…, metadata=…), which tools read from their Context": "deps deps_type",
-    "a tool that runs the other agent in session.child()": "allow_delegation can_handoff_to handoff_description "
-    "handoffs managed_agents sub_agents team",
+    "a tool that runs the other agent in session.child()": "allow_delegation managed_agents sub_agents team",
+    "Agent(handoffs=[…])": "can_handoff_to handoff_description",
     "a tool for each function of the server": "mcp mcp_config mcp_servers",
     "Agent(hooks=[…])": "guardrails hooks hook_providers middleware",
     "Agent(hooks=[…]) with a TurnStart": "before_agent_callback input_guardrails",
@@ -214,7 +214,7 @@ _PLACES: dict[str, str] = {
 BELONGS = {name: place for place, names in _PLACES.items() for name in names.split()}
 _PARAMETERS_AS_WELL = ("prompt", "response_format")
 """Services have parameters of these names, which are dictionaries."""
-OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store"]
+OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store", "handoffs"]
 MODEL_PARAMETERS = [
     name for name in ModelParams.__annotations__ if name != "model"
 ]  # some services have models=

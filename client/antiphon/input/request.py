@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Re
 from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
-KNOWN = {"request": 4, "agent": 4, "journal entry": 3}
+KNOWN = {"request": 4, "agent": 5, "journal entry": 3}
 """The newest versions that this release can run. A record without a version is of the first."""
 
 
@@ -87,8 +87,29 @@ WITH_FALLBACK = 4
 turns, or wait for longer."""
 
 
+WITH_HANDOFFS = 5
+"""The version of an agent with hand-offs: older workers would not let it pass a turn on."""
+
+
 LAST_ANSWER = ""
 """What a turn ``revises`` that answers the last question again. No message has this id."""
+
+
+PassedOn: TypeAlias = Literal["all", "turn", "input"]
+AfterHandoff: TypeAlias = Literal["return", "stay"]
+
+
+class HandoffSpec(Struct, omit_defaults=True):
+    """An agent to which another one may pass a turn: its name, and what ``antiphon.handoffs.Handoff`` says about it.
+
+    ``agent`` is the agent itself where it was sent with the turn; the others are those of the worker's App.
+    """
+
+    name: str
+    description: str = ""
+    history: PassedOn = "all"
+    after: AfterHandoff = "return"
+    agent: AgentSpec | None = None
 
 
 class AgentSpec(Struct, omit_defaults=True):
@@ -98,7 +119,7 @@ class AgentSpec(Struct, omit_defaults=True):
     answer where ``model`` fails. An agent with these, or with ``timeouts``, has the ``version`` ``WITH_FALLBACK``.
     ``approval`` names the tools whose calls wait for an approval (True: all of them), for ``approval_timeout`` seconds.
     An agent with these, or with ``caller_tools``, has at least the ``version`` ``WAITS``; one with ``limits`` has at
-    least ``LIMITED``.
+    least ``LIMITED``, and one with ``handoffs`` is ``WITH_HANDOFFS``.
     """
 
     provider: str
@@ -119,6 +140,7 @@ class AgentSpec(Struct, omit_defaults=True):
     approval_at_limit: AtLimit = "reject"
     caller_tools: list[CallerTool] = field(default_factory=list)
     version: int | str = 1
+    handoffs: list[HandoffSpec] = field(default_factory=list)
 
     def spec(self) -> AgentSpec:
         """Return this agent, which is what ``Agent.spec`` makes of others."""

@@ -42,7 +42,7 @@ from antiphon.model.usage import Limits, Usage
 
 __all__ = [
     "AtLimit", "Budget", "BudgetState", "CallerTool", "Decision", "DecisionKind", "FallbackModel", "File",
-    "Image", "Item", "Limits", "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal",
+    "Image", "InCharge", "Item", "Limits", "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal",
     "Response", "Retry", "Role", "Rollout", "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall",
     "ToolOutcome", "ToolResult", "TurnStep", "Usage", "Wait", "decode_history", "decode_message", "encode",
     "with_ids",
@@ -59,6 +59,13 @@ StopReason = Literal[
 ]
 
 
+class InCharge(Struct, omit_defaults=True):
+    """The agent that answers a session's next turns, in place of the one that they ask for (``asked``)."""
+
+    agent: str
+    asked: str = ""
+
+
 class Message(Struct, omit_defaults=True):
     """One entry of a history.
 
@@ -69,6 +76,7 @@ class Message(Struct, omit_defaults=True):
     and ``user_error``, the sentence for end users, are those of its turn where a page of history also shows turns that
     have not ended, or that failed; a message of the history has none of them. ``decisions``, of a message with results
     of tools, say who decided about these calls, and when. ``by`` names the user whose turn brought the message.
+    ``in_charge``, of the last message of a turn, names the agent that stays after a hand-off.
 
     >>> Message.user("What's the capital of France?").text
     "What's the capital of France?"
@@ -88,6 +96,7 @@ class Message(Struct, omit_defaults=True):
     decisions: list[Decision] = field(default_factory=list)
     user_error: str | None = None
     by: str | None = None
+    in_charge: InCharge | None = None
 
     @classmethod
     def user(cls, content: str | Sequence[Part]) -> Message:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from antiphon.errors import UsageError
+from antiphon.handoffs import Handoff
 from antiphon.hooks import Hook
 from antiphon.input.ids import check_key, check_queue, tenant_id, user_name
 from antiphon.input.messages import Input, to_input
@@ -71,6 +72,7 @@ class AgentLike(Protocol):
     approval: ApprovalRule
     caller_tools: list[CallerTool]
     hooks: list[Hook[Any]]
+    handoffs: list[Handoff]
 
     def spec(self) -> AgentSpec: ...
     def described(self) -> AgentSpec: ...

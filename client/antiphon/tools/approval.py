@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -19,12 +19,6 @@ from antiphon.tools.threads import Threads
 Answer: TypeAlias = bool | Awaitable[bool]
 ToolRule: TypeAlias = bool | Callable[[dict[str, Any]], Answer]
 AgentRule: TypeAlias = bool | Iterable[str] | Callable[[ToolCall], Answer]
-
-
-class Named(Protocol):
-    """A tool."""
-
-    name: str
 
 
 class ApprovalRule(Struct, frozen=True):
@@ -58,10 +52,9 @@ def tool_rule(tool: str, rule: object, seconds: float | timedelta | None, at_lim
 
 
 def agent_rule(
-    rule: object, seconds: float | timedelta | None, at_limit: object, tools: Iterable[Named]
+    rule: object, seconds: float | timedelta | None, at_limit: object, known: Sequence[str]
 ) -> ApprovalRule:
-    """Check the rule of an agent that has these tools. Raises ``UsageError``."""
-    known = [tool.name for tool in tools]
+    """Check the rule of an agent whose tools have these names. Raises ``UsageError``."""
     found: Any = rule
     if isinstance(rule, str) or not (isinstance(rule, bool | Iterable) or callable(rule)):
         raise UsageError(

@@ -29,6 +29,7 @@ export const EVENT_DEFAULTS = {
   agent_changed: {"agent": "", "revision": "", "previous": "", "reason": ""},
   turn_resumed: {"decisions": []},
   turn_steered: {"steered_id": "", "input": [], "input_omitted": false},
+  handoff: {"source": "", "target": "", "reason": ""},
   turn_finished: {"response": null, "steered_into": ""},
   turn_failed: {"code": "", "message": "", "raw": "", "service": null, "limit": "", "user_message": ""},
   turn_cancelled: {"reason": "", "kept": 0, "keep": "steps"},

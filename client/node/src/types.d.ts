@@ -176,6 +176,7 @@ export interface Message {
   decisions?: Decision[];
   user_error?: string | null;
   by?: string | null;
+  in_charge?: InCharge | null;
 }
 /** Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it. */
 export interface TextPart {
@@ -246,6 +247,11 @@ export interface Decision {
   is_error?: boolean;
   at?: number;
   on_behalf_of?: string | null;
+}
+/** The agent that answers a session's next turns, in place of the one that they ask for (``asked``). */
+export interface InCharge {
+  agent: string;
+  asked?: string;
 }
 /** A turn at the moment of reading. */
 export interface TurnInfo {
@@ -383,6 +389,7 @@ export interface AgentSpec {
   approval_at_limit?: "approve" | "fail" | "reject";
   caller_tools?: CallerTool[];
   version?: number | string;
+  handoffs?: HandoffSpec[];
 }
 /** Limits the history that the model receives to the last ``turns``, or to ``tokens`` of input. */
 export interface Window {
@@ -419,6 +426,14 @@ export interface Limits {
   session_cost?: number | null;
   parallel_calls?: number | null;
   stop?: Json[];
+}
+/** An agent to which another one may pass a turn: its name, and what ``antiphon.handoffs.Handoff`` says about it. */
+export interface HandoffSpec {
+  name: string;
+  description?: string;
+  history?: "all" | "input" | "turn";
+  after?: "return" | "stay";
+  agent?: AgentSpec | null;
 }
 /** A turn that is stored and will run. ``events`` and ``result`` are paths of this server. */
 export interface Submitted {
@@ -937,6 +952,7 @@ export interface EventFields {
   agent_changed: { agent: string; revision: string; previous: string; reason: string };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
+  handoff: { source: string; target: string; reason: string };
   turn_finished: { response: Response | null; steered_into: string };
   turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from antiphon.errors import UnknownAgent
 from antiphon.hooks import Hook
 from antiphon.input.request import AgentSpec
 from antiphon.model import FallbackModel
 from antiphon.model.budget import Budget
+from antiphon.model.revisions import Revision
 from antiphon.model.usage import NO_LIMITS, Usage
 from antiphon.session.work import AgentLike
 from antiphon.tools import Tool
@@ -23,16 +24,21 @@ from antiphon_worker.providers.base import Provider
 
 
 class OwnApp:
-    """The App of one turn. ``agent`` is None where the turn names one that this process does not know."""
+    """The App of one turn. ``agent`` is None where the turn names one that this process does not know.
+
+    An agent to which the turn is handed over takes its place. ``known`` finds one that is only a name.
+    """
 
     timeouts = None
     memories = Memories(None)
+    revisions: Mapping[str, Revision] = {}
 
     def __init__(
-        self, agent: AgentLike | None, opened: Callable[[Any], Awaitable[Provider]], threads: Threads
-    ) -> None:
-        self._own = agent
-        self._opened = opened
+        self, agent: AgentLike | None, opened: Callable[[Any], Awaitable[Provider]], threads: Threads,
+        known: Callable[[str], AgentLike | None],
+    ) -> None:  # fmt: skip
+        self._first = self._own = agent
+        self._opened, self._threads, self._known = opened, threads, known
         self.toolbox = ToolBox(agent.tools if agent else [], threads=threads)
 
     def archive(self, url: str = "") -> None:
@@ -45,13 +51,30 @@ class OwnApp:
         own_system: bool = False,
     ) -> AgentSpec:
         """Return the agent as plain data. Raises ``UnknownAgent``."""
-        if self._own is None:
-            named = asked if asked is None or isinstance(asked, str) else asked.name
+        named = asked if asked is None or isinstance(asked, str) else asked.name
+        own = self._found(named)
+        if own is not self._own:
+            self._own = own
+            self.toolbox = ToolBox(own.tools if own else [], threads=self._threads)
+        if own is None:
             raise UnknownAgent(
                 f"No agent named {named!r} was used in this process yet: pass the Agent itself."
             )
-        self._spec = self._own.described()
+        self._spec = own.described()
         return self._spec
+
+    def _found(self, name: str | None) -> AgentLike | None:
+        """Return the agent of the turn, or another one with this name to which it or others hand over."""
+        if self._first is None or name is None or name == self._first.name:
+            return self._first
+        found = {self._first.name: self._first}
+        waiting = [*self._first.handoffs]
+        while waiting:
+            one = waiting.pop()
+            if not isinstance(one.agent, str) and one.name not in found:
+                found[one.name] = cast("AgentLike", one.agent)
+                waiting += one.agent.handoffs
+        return found.get(name) or self._known(name)
 
     async def provider(self, name: str) -> Provider:
         return await self._opened(self._own)

@@ -18,6 +18,7 @@ from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.caller import caller_tools
 from antiphon.window import Window, window_of
 from antiphon_worker.loop.costs import Meter
+from antiphon_worker.loop.handoffs import Transfers
 from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.toolbox import tool_specs
 from antiphon_worker.providers.base import ToolSpec
@@ -48,7 +49,7 @@ class LoopInput(Struct):
     call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
     uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
-    without any.
+    without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``.
     """
 
     model: str
@@ -70,6 +71,7 @@ class LoopInput(Struct):
     rules: Rules = Rules()
     cache_key: str = ""
     hooks: Hooks | None = None
+    transfers: Transfers | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:
@@ -145,6 +147,8 @@ def stamp(
         message.created = message.created or now_ms()  # where an older release wrote the journal
         if message.role == "assistant":
             message.agent = message.agent or author
+    for message in asked:
+        message.in_charge = None  # only a hand-off says this
     return messages
 
 

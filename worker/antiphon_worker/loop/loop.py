@@ -156,7 +156,7 @@ class _Loop:
 
     async def run(self) -> LoopResult | Suspended:
         if self.steps and self.inp.fallback is not None:
-            self.model = await self.inp.fallback.at(self.steps[-1].entry.fallback, self.first_model)
+            self.model = await self.inp.fallback.at(self.steps[-1].fallback, self.first_model)
         self.meter.begin(self.model.model, [step.entry.usage for step in self.steps])
         while True:
             last = self.steps[-1] if self.steps else None

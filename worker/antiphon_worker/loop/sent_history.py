@@ -19,7 +19,7 @@ from antiphon.events import ContextReduced
 from antiphon.model import Message, ToolResult, Usage
 from antiphon.window import SavedSummary, estimated_tokens
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.steps import JournalEntry, SentPart, StepEntry
+from antiphon_worker.loop.steps import HandedOver, JournalEntry, SentPart, StepEntry
 from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter, VisibleHistory, visible_history
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.resilience import ModelChoice
@@ -67,10 +67,9 @@ class SentHistory:
 
         A turn that continues with ``entries`` of an earlier attempt sends what that attempt sent.
         """
-        if entries and (
-            sent := [one.sent for one in entries if isinstance(one, StepEntry) and one.sent is not None]
-        ):
-            self.visible = await self._sent_before(sent[-1])
+        sent = self._sent_by(entries) if entries else None
+        if sent is not None:
+            self.visible = await self._sent_before(sent)
             return self.visible.messages
         known = _contexts.get(self._provider) if _contexts else None
         context = known.get(self._inp.model) if known else None
@@ -107,9 +106,21 @@ class SentHistory:
             part.summary, part.summarized, part.usage = new.text, new.messages, self._writer.usage
         return part
 
+    def _sent_by(self, entries: Sequence[JournalEntry]) -> SentPart | None:
+        """Return what the agent in charge has sent last, if the journal has it. Counts the summaries of the others."""
+        sent, step = None, 0
+        for entry in entries:
+            if isinstance(entry, StepEntry) and entry.sent is not None:
+                sent, step = entry.sent, entry.step
+            elif isinstance(entry, HandedOver) and sent is not None and step <= entry.step:
+                self._writer.usage += sent.usage or Usage()
+                sent = None
+        return sent
+
     async def _sent_before(self, part: SentPart) -> VisibleHistory:
         """Return what an earlier attempt of the turn sent."""
-        self.results_cut, self._writer.usage = part.results_cut, part.usage or Usage()
+        self.results_cut = part.results_cut
+        self._writer.usage += part.usage or Usage()
         new = SavedSummary(part.summarized, part.summary) if part.summarized else None
         if part.start is None or part.bare:
             return VisibleHistory([], part.start, new)

@@ -20,6 +20,7 @@ from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.results import decided_result, noted
 from antiphon_worker.loop.durable import CallWaits, Durable, durable_entries
+from antiphon_worker.loop.handoffs import HandOff, handoff_event
 from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.step_events import Sink
@@ -52,7 +53,8 @@ class Gate:
         self._rules = inp.rules
         self._caller_tools = {tool.name: tool for tool in inp.caller_tools}
         self._most, self._steps = inp.max_tool_calls, steps
-        self.hooks = inp.hooks
+        self.hooks, self.transfers = inp.hooks, inp.transfers
+        self._uncounted = {*self._caller_tools, *(inp.transfers.rules if inp.transfers else ())}
         of_agent = inp.rules != Rules() or (inp.hooks is not None and inp.hooks.has(ToolStart))
         self._asked = {
             name: tool for name, tool in toolbox.tools.items() if of_agent or tool.approval.rule is not False
@@ -71,7 +73,7 @@ class Gate:
         """Return why a call is not run: the turn's limit, or wrong arguments for a tool of the caller. '' if it is."""
         tool = self._caller_tools.get(call.name)
         if tool is None:
-            return beyond(self._most, call.call_id, self._steps, self._caller_tools)
+            return beyond(self._most, call.call_id, self._steps, self._uncounted)
         reasons = ["they are not a JSON object"] if call.invalid else misfits(call.arguments, tool.parameters)
         return f"The arguments do not match {call.name}: {'; '.join(reasons)}." if reasons else ""
 
@@ -203,7 +205,7 @@ class StepCalls:
         self.context = context
         self.decisions = decisions
         self.room = room
-        self.hooks = gate.hooks
+        self.hooks, self.transfers = gate.hooks, gate.transfers
         self._durable: dict[str, list[DurableEntry]] | None = None  # what the journal has of earlier attempts
         self._writing = asyncio.Lock()
         self.variables = plain_variables(context.variables)  # the values in the journal
@@ -228,17 +230,26 @@ class StepCalls:
             await self._record(step, known)
 
     async def run(self, step: Step) -> list[OpenCall | Wait]:
-        """Give each call of a step its result, and return what the others wait for: decisions, and then sleeps."""
+        """Give each call of a step its result, and return what the others wait for: decisions, and then sleeps.
+
+        A hand-off is run when all others have results. Raises ``HandOff`` after it.
+        """
         await self.take(step)
         if self.hooks is not None and self.hooks.has(ToolStart):
             await self._ask_hooks(step, self.hooks)
         waiting = [] if self.gate.open else await self._waiting(step)
         ids = {one.call_id for one in waiting}
-        sleeping = await self._run_side_by_side(
-            step, [call for call in step.open_calls if call.call_id not in ids]
-        )
+        calls = [call for call in step.open_calls if call.call_id not in ids]
+        transfer = self.transfers.among(calls) if self.transfers is not None else None
+        if transfer is not None:
+            calls.remove(transfer)
+        sleeping = await self._run_side_by_side(step, calls)
         if not ids <= step.opened:
             await self._append([CallsOpened(step.entry.step, sorted(ids))], [])
+        if transfer is not None and not waiting and not sleeping:
+            await self._run_side_by_side(step, [transfer])
+            if step.handed:
+                raise HandOff
         return [*waiting, *sleeping]
 
     async def _ask_hooks(self, step: Step, hooks: Hooks) -> None:
@@ -271,6 +282,8 @@ class StepCalls:
             result = decided_result(call, decision, has_code=not self.gate.of_caller(call))
             return result and self.toolbox.shortened(result)
         refusal = self.gate.refusal(call)
+        if not refusal and self.transfers is not None:
+            refusal = self.transfers.refusal(step, call)
         return error_result(call, refusal) if refusal else None
 
     def _decision(self, step: Step, call_id: str) -> Decision | None:
@@ -320,6 +333,7 @@ class StepCalls:
                         for result in finished
                         if result.call_id not in step.results
                     ],
+                    ran=True,
                 )
         finally:
             try:
@@ -364,7 +378,7 @@ class StepCalls:
             return None
         return await self._ended(call, result, running.step)
 
-    async def _record(self, step: Step, results: list[ToolResult]) -> None:
+    async def _record(self, step: Step, results: list[ToolResult], *, ran: bool = False) -> None:
         number = step.entry.step
         at = now_ms()
         entries = [
@@ -373,7 +387,13 @@ class StepCalls:
         ]
         if results and self.context.variables != self.variables:
             self.variables = entries[-1].variables = plain_variables(self.context.variables)
-        await self._append(entries, [result_event(result, number) for result in results])
+        events: list[Event] = [result_event(result, number) for result in results]
+        handed = self.transfers.made(step, results) if ran and self.transfers is not None else None
+        if handed is None:
+            await self._append(entries, events)
+        else:
+            await self._append([*entries, handed], [*events, handoff_event(handed)])
+            step.handed = True
         for entry in entries:
             step.finish(entry)
 

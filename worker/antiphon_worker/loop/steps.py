@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon.errors import CorruptRecord, TurnFailed
 from antiphon.events import Event
 from antiphon.input.limits import check_size
-from antiphon.input.request import refuse_newer
+from antiphon.input.request import AfterHandoff, PassedOn, refuse_newer
 from antiphon.model import Decision, Message, StopReason, ToolCall, ToolResult, TurnStep, Usage
 from antiphon.tools.results import at_the_end, noted
 from antiphon_worker.providers.base import Published
@@ -185,11 +185,39 @@ class AnswerGone(Struct, tag="answer_gone", tag_field="type"):
     version: int = 3
 
 
+class HandedOver(Struct, tag="handed_over", tag_field="type"):
+    """The agent ``target`` continues the turn after the step. ``history`` is what it receives.
+
+    ``after`` says who answers the session's next turns. The turn keeps the ``revision`` of the target: where that
+    becomes known later, or changes, the entry is written again. All agents together may make ``most_steps`` model
+    calls; 0 is no limit. The version keeps workers of older releases, which would let ``source`` continue, from running
+    the turn.
+    """
+
+    step: int
+    source: str
+    target: str
+    reason: str = ""
+    history: PassedOn = "all"
+    after: AfterHandoff = "return"
+    revision: str = ""
+    most_steps: int = 0
+    version: int = 3
+
+
 DurableEntry: TypeAlias = DurableStart | DurableSleep | DurableResult
 HookEntry: TypeAlias = HookedInput | HookedCall
 AnswerEntry: TypeAlias = AnswerBegun | AnswerGone
 JournalEntry = (
-    StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered | DurableEntry | HookEntry | AnswerEntry
+    StepEntry
+    | ToolStarted
+    | ToolFinished
+    | CallsOpened
+    | Steered
+    | HandedOver
+    | DurableEntry
+    | HookEntry
+    | AnswerEntry
 )
 
 
@@ -254,12 +282,14 @@ class Step:
         "created",
         "decisions",
         "entry",
+        "handed",
         "hooked",
         "opened",
         "results",
         "slept",
         "started",
         "steered",
+        "withheld",
     )
 
     def __init__(self, entry: StepEntry, steered: Sequence[Message] = ()) -> None:
@@ -274,6 +304,8 @@ class Step:
         self.created: int | None = None  # when the last result came
         self.slept: set[str] = set()  # the calls that have begun, and are run again after they have slept
         self.approvals: dict[str, Decision] = {}  # with which these run
+        self.handed = False  # whether another agent continues after this step
+        self.withheld = False  # whether the agent in charge is not shown it
 
     def as_hooked(self, call: ToolCall) -> ToolCall:
         """Return a call with the arguments that hooks have given it."""
@@ -281,6 +313,11 @@ class Step:
         if hooked is None or hooked.arguments is None:
             return call
         return ToolCall(call.call_id, call.name, hooked.arguments)
+
+    @property
+    def fallback(self) -> int:
+        """The place of the model that continues among the fallbacks of the agent in charge."""
+        return 0 if self.handed else self.entry.fallback
 
     @property
     def open_calls(self) -> list[ToolCall]:
@@ -313,6 +350,24 @@ class Step:
                 self.decisions[call.call_id] = decision
         return self.messages
 
+    def pass_over(self, entry: HandedOver) -> None:
+        """Note a hand-off after this step or a later one: who has answered here, and who may see it."""
+        message = self.entry.message
+        message.agent = message.agent or entry.source or None
+        self.handed = self.handed or entry.step == self.entry.step
+        self.withheld = entry.history == "input"
+
+    def note(self, entry: ToolStarted | ToolFinished | CallsOpened | HookedCall) -> None:
+        """Note what the journal has about a call of this step."""
+        if isinstance(entry, ToolStarted):
+            (self.begun if entry.again else self.started).add(entry.call_id)
+        elif isinstance(entry, CallsOpened):
+            self.opened.update(entry.call_ids)
+        elif isinstance(entry, HookedCall):
+            self.hooked[entry.call_id] = entry
+        else:
+            self.finish(entry)
+
     def finish(self, entry: ToolFinished) -> None:
         """Note the result of a call."""
         call_id = entry.result.call_id
@@ -337,6 +392,8 @@ class Step:
     @property
     def shown(self) -> list[Message]:
         """What the model is shown in the next steps: the messages, or a rejected answer and the reason."""
+        if self.withheld:
+            return self.steered
         if not (reason := self.entry.rejected):
             return self.messages
         return [*self.steered, self.entry.message, Message.user(REPAIR.format(reason=reason))]
@@ -405,16 +462,13 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
                 steps[-1].sleep(entry)
         elif isinstance(entry, HookedInput | AnswerBegun | AnswerGone):
             continue
+        elif isinstance(entry, HandedOver):
+            for step in steps[: entry.step]:
+                step.pass_over(entry)
         elif not steps or steps[-1].entry.step != entry.step:
             raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")
-        elif isinstance(entry, ToolStarted):
-            (steps[-1].begun if entry.again else steps[-1].started).add(entry.call_id)
-        elif isinstance(entry, CallsOpened):
-            steps[-1].opened.update(entry.call_ids)
-        elif isinstance(entry, HookedCall):
-            steps[-1].hooked[entry.call_id] = entry
         else:
-            steps[-1].finish(entry)
+            steps[-1].note(entry)
     return steps
 
 

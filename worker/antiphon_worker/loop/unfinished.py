@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from antiphon.input.values import Keep
-from antiphon.model import Decision, Message, Response, Text, ToolOutcome, Usage
+from antiphon.model import Decision, Message, Response, Text, ToolOutcome, Usage, encode
 from antiphon_worker.loop.input import stamp
 from antiphon_worker.loop.loop import LoopResult
 from antiphon_worker.loop.steps import (
@@ -62,6 +62,17 @@ class Unfinished:
         asked = len(self._question)
         messages = stamp(copies[:asked], copies[asked:], turn_id, 0)[asked:]
         return LoopResult(messages, self.usage, "interrupted", None, None, 0).response(turn_id, session_id)
+
+    def recorded(
+        self, turn_id: str, session_id: str, kept: Sequence[Message], raw: str = "", limit: str = ""
+    ) -> tuple[bytes, str]:
+        """Return the turn's stored record (``raw``: its text), and whether the next turn must be told of its calls."""
+        record = self.record(turn_id, session_id)
+        if raw:
+            record = msgspec.structs.replace(record or Response(), text=raw)
+        if limit:
+            record = msgspec.structs.replace(record or Response(), limit=limit)
+        return encode(record) if record else b"", "untold" if self.calls_beyond(kept) else ""
 
     def kept(self, keep: Keep) -> tuple[list[Message], list[Message]]:
         """Return what stays in the history: of the input, and of what the turn has said."""

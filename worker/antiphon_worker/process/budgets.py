@@ -146,7 +146,10 @@ class Budgets:
 
 
 class Attempt(msgspec.Struct):
-    """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take."""
+    """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take.
+
+    ``numbers`` are those of its model calls, whichever agent makes them.
+    """
 
     cell: Cell
     turn: ClaimedTurn
@@ -155,6 +158,7 @@ class Attempt(msgspec.Struct):
     sink: Sink
     prices: Prices
     seconds: float
+    numbers: Iterator[int] = msgspec.field(default_factory=lambda: count(1))
 
 
 class Hold(msgspec.Struct):
@@ -170,7 +174,6 @@ class Purse:
 
     def __init__(self, cells: Cells, payers: Sequence[Payer], attempt: Attempt) -> None:
         self._attempt = attempt
-        self._numbers = count(1)
         self._parts = _by_cell(cells, attempt.cell, payers)
         self._names = {payer.scope: payer.name for payer in payers}
         self._told: set[tuple[str, str, str]] = set()
@@ -228,7 +231,7 @@ class Purse:
             turn.turn_id,
             turn.session_id,
             turn.fence,
-            next(self._numbers),
+            next(self._attempt.numbers),
             most,
             tokens_in + tokens_out,
             lasts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,12 +13,14 @@ from msgspec import Struct
 
 from antiphon.errors import AgentError, InvalidOutput, LimitReached, ProviderError
 from antiphon.input.request import AgentSpec
-from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, Wait, encode
+from antiphon.model import Message, OpenCall, Response, ServiceAnswer, Usage, Wait, encode
 from antiphon.model import Retry as RetryPolicy
 from antiphon.telemetry import log_fault
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker import resilience
 from antiphon_worker.app import App
+from antiphon_worker.loop.run_turn import TurnResult
+from antiphon_worker.process.history import window_field
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.providers.stream.json_text import valid
 from antiphon_worker.resilience import Fallback
@@ -56,6 +59,29 @@ class Failed(Struct, tag="failed"):
 class Retry(Struct, tag="retrying"):
     error: ProviderError
     delay: float  # seconds
+
+
+def finished(
+    turn: ClaimedTurn,
+    done: TurnResult,
+    messages: Sequence[Message],
+    before: Mapping[str, Any],
+    *,
+    moves: bool,
+) -> Finished:
+    """Return the outcome of a turn that added ``messages``. ``before`` are the variables that its session had.
+
+    If the turn ``moves`` the session's window, the next turn begins where its window began.
+    """
+    response = done.loop.response(turn.turn_id, turn.session_id)
+    return Finished(
+        [encode(message) for message in messages],
+        response,
+        encode(response),
+        window_field(done.window if moves else None),
+        done.summary.to_field() if done.summary else b"",
+        done.variables if done.variables != before else None,
+    )
 
 
 class Cancelled(Struct, tag="cancelled"):

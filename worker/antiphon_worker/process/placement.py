@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+import msgspec
+
 from antiphon.errors import AgentError, CorruptRecord, RevisionUnavailable
-from antiphon.events import AgentChanged
+from antiphon.events import AgentChanged, Event
 from antiphon.input.request import AgentSpec
 from antiphon.model.promotions import Promotion
 from antiphon.model.revisions import Revision, Rollout
@@ -16,6 +18,7 @@ from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn
 from antiphon.wire.revisions import begin, pins_of, ran_on
 from antiphon_worker.app import App
+from antiphon_worker.loop.steps import HandedOver, Journal
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.outcomes import Failed, GivenBack, Outcome, seconds_until_newer
@@ -122,6 +125,29 @@ class Placement:
             return place.before
         found = await patiently(lease, lambda: last_of(self._cell, place.turn, place.agent))
         return found.revision or await self._began_with(found.app, place.agent, lease) if found else ""
+
+    async def settle_target(
+        self, turn: ClaimedTurn, agent: AgentSpec, handed: HandedOver, lease: Lease, journal: Journal | None
+    ) -> None:
+        """Return if the agent that the turn was handed to runs here, and note its revision where the hand-off did not.
+
+        Raises ``OnOtherRevision``.
+        """
+        name, wanted = agent.name or "", handed.revision
+        if not self._app.has(agent) or wanted == (own := self._app.revisions[name].id):
+            return
+        rollout, changes = self._app.rollout(agent), list[Event]()
+        if wanted:
+            late = (turn.missed_ms or 0) >= rollout.timeout * 1000
+            if not (late and rollout.at_limit == "upgrade") or await self._others(
+                turn, lease, (name, wanted)
+            ):
+                raise self._elsewhere(name, wanted, rollout, begun=True)
+            changes.append(
+                AgentChanged(agent=name, revision=own, previous=wanted, reason="revision_unavailable")
+            )
+        assert journal is not None
+        await journal.append([msgspec.structs.replace(handed, revision=own)], changes)
 
     async def _others(self, turn: ClaimedTurn, lease: Lease, revision: tuple[str, str]) -> list[str]:
         found = await patiently(

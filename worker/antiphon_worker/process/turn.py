@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-import msgspec
-
 from antiphon.errors import (
     AgentError,
     ProviderError,
@@ -23,7 +21,7 @@ from antiphon.errors import (
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.history_cuts import Revision
 from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
-from antiphon.model import Message, Response, ServiceAnswer, encode
+from antiphon.model import ServiceAnswer, encode
 from antiphon.model.usage import Usage
 from antiphon.redis.cells import Cells
 from antiphon.tools import Context
@@ -34,6 +32,7 @@ from antiphon.wire.suspension import claimed_decisions, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.loop.costs import Meter
+from antiphon_worker.loop.handoffs import HandOff
 from antiphon_worker.loop.hooks import hooks_of_turn
 from antiphon_worker.loop.input import loop_input, stamp
 from antiphon_worker.loop.loop import Suspended
@@ -53,8 +52,8 @@ from antiphon_worker.process.history import (
     revised,
     untold_calls,
     variables_of_session,
-    window_field,
 )
+from antiphon_worker.process.in_charge import Charge, charge_of
 from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
 from antiphon_worker.process.lease import Lease, StopSignal
 from antiphon_worker.process.outcomes import (
@@ -70,6 +69,7 @@ from antiphon_worker.process.outcomes import (
     broken,
     code_of,
     encodable,
+    finished,
     log_end,
     said_by,
     stopped,
@@ -157,6 +157,8 @@ class _Run:
         self._bare = False  # what it has left cannot be written
         self.provider = ""
         self._agent: str | None = None
+        self._charge: Charge | None = None
+        self._ids = (turn.turn_id, turn.session_id)
 
     async def run(self) -> Outcome:
         try:
@@ -218,7 +220,7 @@ class _Run:
         assert self._request is not None
         needed = tools_to_run(self._journal.entries if self._journal else (), claimed_decisions(self._turn))
         needed -= {tool.name for tool in self._request.caller_tools}
-        asked = asked_agent(self._turn, self._request)
+        asked = self._charge.asked if self._charge else asked_agent(self._turn, self._request)
         return await self._runner.placement.leave(exc, self._turn, asked, needed, self._lease)
 
     @contextmanager
@@ -243,58 +245,66 @@ class _Run:
             self._lease.on_stop(self._sink.release)
 
     async def _answer(self) -> Finished | Waiting:
-        turn, app = self._runner.opening.open(self._turn), self._runner.app
+        turn = self._runner.opening.open(self._turn)
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
         most = self._settings.turn_timeout
         async with TimeLimit(min(request.timeout or most, most)):
             self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
-            decisions = claimed_decisions(self._turn)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
-            brought = request.params | ({"caller_tools": True} if request.caller_tools else {})
-            asked, system = asked_agent(turn, request), own_system(turn, request)
-            agent = await self._opened(turn, app.agent(asked, brought, bool(system)))
-            provider, before = await app.provider(agent.provider), variables_of_session(turn)
-            spent = turn.spent_ms / 1000 + time.monotonic() - self.began
-            meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
-            tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
-            own = variables_of_session(turn)
-            context = Context(turn.session_id, turn.turn_id, "", own, turn.attempt, turn.run)
-            hooks = await hooks_of_turn(app.hooks(agent), app.toolbox, context, agent, request, self._journal)
-            inp = loop_input(agent, request, tools, system, before, rules, meter)
-            inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
-            if agent.fallback:
-                inp.fallback = self._tries.fallback(agent, app)
             attempt = Attempt(self._cell, turn, request, self._lease, self._sink, self._runner.prices, most)
-            provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)
-            if turn.untold or turn.run > 1:
-                inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
-            if request.revises is not None:
-                self._revision = await revised(self._cell, turn, request.revises, self._lease)
-                inp.new_messages = [*self._revision.question, *request.messages]
-            history = loaded_history(self._cell, turn, agent)
-            lease, offer = self._lease, self._runner.recalls.offer
-            self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
-            done = await run_turn(
-                provider, inp, history, app.toolbox, self._journal, self._sink, context, decisions
-            )
+            while True:
+                with suppress(HandOff):
+                    return await self._run_agent(attempt, self._journal)
+                self._turn.lacking = ""  # other Apps may have the next agent
+
+    async def _run_agent(self, attempt: Attempt, journal: TurnJournal) -> Finished | Waiting:
+        """Run the turn with the agent in charge. Raises ``HandOff`` when another one is."""
+        turn, request = attempt.turn, attempt.request
+        if request.revises is not None and self._revision is None:
+            self._revision = await revised(self._cell, turn, request.revises, self._lease)
+        app, charge = self._runner.app, charge_of(turn, asked_agent(turn, request), journal.entries)
+        self._charge, part = charge, charge.request(request)
+        brought = part.params | ({"caller_tools": True} if charge.first and request.caller_tools else {})
+        system = own_system(turn, part) if charge.first else None
+        agent = await self._opened(turn, app.agent(charge.asked, brought, bool(system)), charge)
+        provider, before = await app.provider(agent.provider), variables_of_session(turn)
+        spent = turn.spent_ms / 1000 + time.monotonic() - self.began
+        meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
+        meter.tokens = self.meter.tokens if self.meter else 0  # of the agent before it
+        tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
+        own = variables_of_session(turn)
+        context = Context(turn.session_id, turn.turn_id, "", own, turn.attempt, turn.run)
+        hooks = await hooks_of_turn(app.hooks(agent), app.toolbox, context, agent, request, journal)
+        part.messages, variables = request.messages, charge.variables(before, journal.entries)
+        inp = loop_input(agent, part, tools, system, variables, rules, meter)
+        inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
+        if agent.fallback:
+            inp.fallback = self._tries.fallback(agent, app)
+        provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)
+        if turn.untold or turn.run > 1:
+            inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
+        if self._revision is not None:
+            inp.new_messages = [*self._revision.question, *request.messages]
+        history = loaded_history(self._cell, turn, agent)
+        if charge.handed is not None or agent.handoffs:
+            charge.prepare(inp, agent, history, app)
+        lease, offer = self._lease, self._runner.recalls.offer
+        self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
+        decisions = claimed_decisions(self._turn)
+        done = await run_turn(provider, inp, history, app.toolbox, journal, self._sink, context, decisions)
         if isinstance(done, Suspended):
             passed_by = request.while_suspended == "continue"
             return Waiting(done.calls, (meter.used or Usage()) if passed_by else None)
         messages = stamp(request.messages, done.loop.messages, turn.turn_id, turn.created, agent.name)
-        response = done.loop.response(turn.turn_id, turn.session_id)
-        return Finished(
-            [encode(message) for message in messages],
-            response,
-            encode(response),
-            window_field(done.window),
-            done.summary.to_field() if done.summary else b"",
-            done.variables if done.variables != before else None,
-        )
+        charge.mark(messages)
+        return finished(turn, done, messages, before, moves=charge.handed is None)
 
-    async def _opened(self, turn: ClaimedTurn, agent: AgentSpec) -> AgentSpec:
+    async def _opened(self, turn: ClaimedTurn, agent: AgentSpec, charge: Charge) -> AgentSpec:
         """Note which agent runs the turn, if this worker has its revision."""
-        if self._runner.has_others and self._runner.placement.asks(turn, agent):
+        if self._runner.has_others and charge.handed is not None and not charge.begins:
+            await self._runner.placement.settle_target(turn, agent, charge.handed, self._lease, self._journal)
+        elif self._runner.has_others and self._runner.placement.asks(turn, agent):
             await self._runner.placement.settle(turn, agent, self._lease, self._sink)
         self.provider, self._tries.retry, self._agent = agent.provider, agent.retry, agent.name
         if self.watch is not None:
@@ -310,7 +320,7 @@ class _Run:
             case Failed(code, message, service, raw, limit):
                 event = TurnFailedEvent(code=code, message=message, raw=raw, service=service, limit=limit)
                 unfinished = self._unfinished()
-                response, calls = self._recorded(unfinished, [], raw, limit)
+                response, calls = unfinished.recorded(*self._ids, [], raw, limit)
                 return await self._finish(
                     "failed", event, response=response, calls=calls, error_code=code, error=message,
                     service=said_by(service), usage=unfinished.usage,
@@ -356,7 +366,9 @@ class _Run:
         if not await self._finds_place():
             keep = "nothing"
         kept = stamp(*unfinished.kept(keep), self._turn.turn_id, self._turn.created, self._agent)
-        response, calls = self._recorded(unfinished, kept)
+        if self._charge is not None:
+            self._charge.mark(kept)
+        response, calls = unfinished.recorded(*self._ids, kept)
         events: list[Event] = [TurnCancelledEvent(reason=reason, kept=len(kept), keep=keep)]
         variables = unfinished.variables if kept else None
         if variables is not None:
@@ -390,17 +402,6 @@ class _Run:
             )
         except AgentError:
             return Unfinished([], [], "")
-
-    def _recorded(
-        self, unfinished: Unfinished, kept: Sequence[Message], raw: str = "", limit: str = ""
-    ) -> tuple[bytes, str]:
-        """Return the turn's record (``raw``: its text), and whether the next turn must be told of its calls."""
-        record = unfinished.record(self._turn.turn_id, self._turn.session_id)
-        if raw:
-            record = msgspec.structs.replace(record or Response(), text=raw)
-        if limit:
-            record = msgspec.structs.replace(record or Response(), limit=limit)
-        return encode(record) if record else b"", "untold" if unfinished.calls_beyond(kept) else ""
 
     async def _finish(
         self, status: str, *events: Event, messages: Sequence[bytes] = (), usage: Usage, **fields: Any

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from redis.exceptions import RedisError
 
 from antiphon.errors import StoreUnavailable
+from antiphon.handoffs import tool_of
 from antiphon.input.request import AgentSpec
 from antiphon.model.revisions import Revision
 from antiphon.text import text_of
@@ -230,7 +231,12 @@ class AppParts(Struct, omit_defaults=True):
             return False
         if self.more:
             return True
-        sent = [tool.name for tool in asked.caller_tools] if isinstance(asked, AgentSpec) else []
+        sent: list[str] = []
+        if isinstance(asked, AgentSpec):
+            sent = [
+                *(tool.name for tool in asked.caller_tools),
+                *(tool_of(one.name) for one in asked.handoffs),
+            ]
         if not set(to_run) <= {*self.tools, *self.calls, *sent}:
             return False
         if asked is None:

@@ -1,0 +1,98 @@
+"""Which agent is in charge of a turn: the one that it asks for, or the one that it was handed over to.
+
+Within a turn the journal has the hand-offs. Across turns the last message of the last turn names the agent that stays,
+so that a rewound, forked or restored session has the agent that its history ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.handoffs import found_within
+from antiphon.input.request import AgentSpec, TurnRequest
+from antiphon.model import InCharge, Message, decode_message
+from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.app import App
+from antiphon_worker.loop.handoffs import Transfers
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.steps import HandedOver, JournalEntry, variables_of
+from antiphon_worker.loop.visible_history import LoadedHistory
+
+
+class Charge(Struct, frozen=True):
+    """The agent in charge of a turn. ``asked`` is what the App is asked for.
+
+    ``first`` is False for an agent other than the turn's own: its instructions and parameters do not hold for that one.
+    ``handed`` is the hand-off that put it in charge. ``stays`` names the agent for the session's next turns.
+    """
+
+    asked: str | AgentSpec | None
+    first: bool = True
+    handed: HandedOver | None = None
+    stays: InCharge | None = None
+    begins: bool = True
+    """Whether the turn has begun with this agent, so that the turn's revision is that agent's."""
+
+    def request(self, request: TurnRequest) -> TurnRequest:
+        """Return the part of a request that is for this agent."""
+        return request if self.first else msgspec.structs.replace(request, params={}, instructions=None)
+
+    def variables(self, before: dict[str, Any], entries: Sequence[JournalEntry]) -> dict[str, Any]:
+        """Return the session's variables for the system prompt: those at the hand-off."""
+        if (handed := self.handed) is None:
+            return before
+        earlier = takewhile(lambda entry: getattr(entry, "step", 0) <= handed.step, entries)
+        return variables_of(earlier) or before
+
+    def prepare(self, inp: LoopInput, agent: AgentSpec, history: LoadedHistory, app: App) -> None:
+        """Give the input of the loop the agent's hand-offs, and leave out what was not passed on to the agent."""
+        most = inp.max_steps
+        if (handed := self.handed) is not None:
+            most = handed.most_steps or most
+            inp.max_steps = min(most, handed.step + inp.max_steps)
+            if handed.history != "all":
+                history.messages, history.start, history.counted, history.summary = [], 0, None, None
+        if agent.handoffs:
+            inp.transfers = Transfers.of(agent.name or "", agent.handoffs, most, app.revisions)
+            inp.tools = [*inp.tools, *inp.transfers.tools]
+
+    def mark(self, messages: Sequence[Message]) -> None:
+        """Let the last message of the turn name the agent that stays."""
+        if messages and self.stays is not None:
+            messages[-1].in_charge = self.stays
+
+
+def charge_of(turn: ClaimedTurn, asked: str | AgentSpec | None, entries: Sequence[JournalEntry]) -> Charge:
+    """Return which agent is in charge now of a turn that asks for ``asked``."""
+    handed = [entry for entry in entries if isinstance(entry, HandedOver)] if entries else []
+    own = asked.name or "" if isinstance(asked, AgentSpec) else asked or ""
+    first = _left_by(turn.history, own)
+    if not handed and first == own:
+        return Charge(asked)
+    name = handed[-1].target if handed else first
+    stays = next((one.target for one in reversed(handed) if one.after == "stay"), first)
+    sent = found_within(asked, name) if isinstance(asked, AgentSpec) else None
+    return Charge(
+        asked if name == own else sent or name,
+        name == own,
+        handed[-1] if handed else None,
+        None if stays == own else InCharge(stays, own),
+        name == first,
+    )
+
+
+def _left_by(history: Sequence[bytes], own: str) -> str:
+    """Return the agent that the last turn has left in charge for turns that ask for ``own``: that one by default."""
+    for data in reversed(history):
+        if b'"in_charge"' in data:
+            charge = decode_message(data).in_charge
+            if charge is not None:
+                return charge.agent if charge.asked == own else own
+        if b'"turn_id"' in data:
+            break
+    return own
