@@ -103,6 +103,21 @@ STORES = {
 }
 
 
+def everything_in(kind, server):
+    """All that the interface of a store returns, as text."""
+    match kind:
+        case "pgvector":
+            import psycopg
+
+            with psycopg.connect(server.database) as connection:
+                return str(connection.execute("SELECT t::text FROM memory t").fetchall())
+        case "redis search":
+            with Redis.from_url(server.url) as redis:
+                return str([redis.hgetall(key) for key in redis.scan_iter("memory:*")])
+        case _:
+            return str(server.documents)
+
+
 async def settled(cell):
     return not await cell.redis.exists(cell.keys.unindexed("memory"))
 
@@ -140,6 +155,31 @@ async def test_turns_are_indexed_recalled_in_their_tenant_and_forgotten(redis_ur
             await client.session("s1").delete()
             await wait_until_async(lambda: settled(cell))
             assert len(server.documents) == 2, "one of s2 and one of s3"
+
+
+@pytest.mark.parametrize("whom", [{"session": "s1"}, {"tenant": "acme"}, {"user": "ann"}], ids=str)
+@pytest.mark.parametrize("kind", STORES)
+async def test_no_document_has_a_word_of_what_was_erased(redis_url, kind, whom):
+    serve, open_store = STORES[kind]
+    with serve() as server:
+        memory = Memory(open_store(server), scope="tenant", recall="start")
+        async with (
+            AsyncClient(redis_url) as client,
+            running_worker(redis_url, App(agents=[host(memory)])),
+            open_cell(redis_url) as cell,
+        ):
+            for text, session, tenant, user in (
+                ("My cat is called Mia.", "s1", "acme", "ann"),
+                ("My cat is called Mia, as you know.", "s1", "acme", "ann"),
+                ("My cat is called Rex.", "s2", "rival", "bob"),
+            ):
+                turn = await client.submit(session, text, agent="host", tenant=tenant, user=user)
+                await turn.result(20)
+            await wait_until_async(lambda: settled(cell))
+            assert "Mia" in everything_in(kind, server)
+            assert (await client.forget(**whom)).left == []
+            await wait_until_async(lambda: "Mia" not in everything_in(kind, server), 20)
+            assert "Rex" in everything_in(kind, server)
 
 
 @pytest.mark.parametrize("kind", STORES)
