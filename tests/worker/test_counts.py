@@ -42,10 +42,10 @@ MOST_COMMANDS = {"submit": 20, "claim": 21, "emit 1": 5, "emit 4": 11, "finish":
 # … and for each turn of `submit_many`, of which a call submits this many.
 MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
-MOST_CALLS_A_CHUNK = 14
+MOST_CALLS_A_CHUNK = 13
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
-# 530 and 2,700, and up to 40 more on a busy machine, because a worker does some things at intervals.
-MOST_CALLS_A_TURN = {"scripted": 550, "openai-chat": 2800}
+# 506 and 2,165, and up to 40 more on a busy machine, because a worker does some things at intervals.
+MOST_CALLS_A_TURN = {"scripted": 525, "openai-chat": 2220}
 EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6

@@ -31,9 +31,9 @@ from antiphon_worker.providers.stream.sse import EventSplitter
 
 NUMBER = 500
 # From the bytes of a chunk to a delta in the sink.
-MOST_INSTRUCTIONS_A_CHUNK = 220
+MOST_INSTRUCTIONS_A_CHUNK = 190
 # The same from where the loop hands over what it has read.
-MOST_INSTRUCTIONS_FROM_THE_SOCKET = 301
+MOST_INSTRUCTIONS_FROM_THE_SOCKET = 295
 # What stays until the turn ends (its text), and what is there at the most meanwhile.
 MOST_BLOCKS_A_CHUNK = 1.5
 MOST_BYTES_A_CHUNK = 230.0

@@ -40,7 +40,7 @@ try:
         map_sdk_error,
         map_transport_error,
     )
-    from antiphon_worker.providers.http.prepared import prepare_requests
+    from antiphon_worker.providers.http.prepared import options_of, prepare_requests
     from antiphon_worker.providers.http.transport import DirectTransport, ProxyRoutes, exchange_of, proxies_of
 except ImportError as exc:
     raise MissingPackage(
@@ -167,15 +167,16 @@ class Connection(ABC):
 
     async def post(self, client: Any, call: Call, headers: dict[str, str]) -> RawResponse:
         """Send a request and return the response without reading its body."""
-        send, body = (client.post, {"content": call.body}) if call.method == "POST" else (client.get, {})
-        return await send(
-            call.path,
-            cast_to=RawResponse,
-            options={"headers": headers, "params": call.query, "timeout": self.httpx_timeout(call)},
-            stream=True,
-            stream_cls=self.sdk.AsyncStream[Any],
-            **body,
-        )
+        given: dict[str, Any] = {
+            "url": call.path,
+            "headers": headers,
+            "params": call.query,
+            "timeout": self.httpx_timeout(call),
+        }
+        if call.method == "POST":
+            given["content"] = call.body
+        options = options_of(self.sdk, call.method).model_copy(update=given)
+        return await client.request(RawResponse, options, stream=True, stream_cls=self.sdk.AsyncStream[Any])
 
     def map_error(self, provider: str, error: Exception) -> ProviderError | None:
         """Return the error for an exception of the SDK, or None for other exceptions."""

@@ -305,7 +305,8 @@ class Exchange(httpx2.AsyncByteStream):
         self._held += len(data)
         if self._held > HIGH_WATER_BYTES:
             self._pause()
-        self._tell()
+        if self._waiter is not None:
+            self._tell()
 
     def _next(self) -> bytes:
         piece = self._pieces.popleft()
@@ -332,8 +333,9 @@ class Exchange(httpx2.AsyncByteStream):
             self._waiter = None
 
     def _tell(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _oddly_framed(self) -> bool:
         """Return whether another reader could see the end of the answer in another place."""

@@ -5,11 +5,18 @@ The SDK builds both from its settings for each request, which takes it longer th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import httpx2
 
 MOST_KINDS = 64
+
+
+@cache
+def options_of(sdk: Any, method: str) -> Any:
+    """Return the options of a request, for copies: the SDK takes longer to make them."""
+    return sdk._models.FinalRequestOptions.construct(method=method.lower(), url="")
 
 
 def prepare_requests(client: Any) -> None:

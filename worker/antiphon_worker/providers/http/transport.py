@@ -211,15 +211,12 @@ def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> li
 
     Raises ``ValueError`` for a header that would not stay on its line.
     """
-    lines = [(b"Host", host)]
-    for name, value in headers:
-        if _LINE_END.search(value):
-            raise ValueError(
-                f"the value of the header {name[:80]!r} contains a line break or a null character"
-            )
-        if _is_sent(name):
-            lines.append((name, value))
-    return [*lines, (b"Content-Length", b"%d" % size)]
+    given = [*headers]
+    if _LINE_END.search(b"".join([value for _, value in given])):
+        name = next(name for name, value in given if _LINE_END.search(value))
+        raise ValueError(f"the value of the header {name[:80]!r} contains a line break or a null character")
+    sent = [header for header in given if _is_sent(header[0])]
+    return [(b"Host", host), *sent, (b"Content-Length", b"%d" % size)]
 
 
 _LINE_END = re.compile(rb"[\r\n\0]")
