@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -71,6 +72,15 @@ class Cluster:
         name = self.call(target, "CLUSTER MYID")
         self.call(source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", name)
         await wait_until_async(lambda: self.owner(slot) is target, 20, "the slot has moved")
+
+    def move_all(self, slot: int) -> None:
+        """Move a slot to another primary, with any server."""
+
+        async def move() -> None:
+            async with self.moving_key_by_key(slot):
+                pass
+
+        asyncio.run(move())
 
     @asynccontextmanager
     async def moving_key_by_key(self, slot: int) -> AsyncIterator[None]:

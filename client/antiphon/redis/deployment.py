@@ -114,7 +114,7 @@ class CellState(Struct):
     """One cell as its monitoring sees it. ``up`` is whether its Redis answers, ``writable`` whether it takes turns.
 
     ``node`` is the address of its Redis, on a cluster that of the node that has its slot, and ``sessions`` how many
-    sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
+    sessions it keeps. ``rq_prefix`` begins RQ's keys. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
     may not read them.
     """
 
@@ -127,6 +127,7 @@ class CellState(Struct):
     queues: list[QueueRow] = field(default_factory=list)
     workers: list[WorkerRow] | None = None
     sessions: int | None = None
+    rq_prefix: str = ""
 
 
 async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
@@ -140,7 +141,7 @@ async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
 
 
 async def _cell_state(name: str, cell: Cell) -> CellState:
-    state = CellState(name)
+    state = CellState(name, rq_prefix=cell.keys.rq)
     with suppress(AgentError, TimeoutError):
         async with asyncio.timeout(READ_SECONDS):
             refusal = await write_refusal(cell)

@@ -6,8 +6,16 @@ import importlib
 from typing import Any
 
 
+PUBLIC = {
+    "Worker": "antiphon_worker.jobs:TurnWorker",
+    "CellConnection": "antiphon_worker.rq.cell_connection:CellConnection",
+}
+"""What RQ's options name: ``--worker-class antiphon_worker.rq.Worker`` and, on a cluster, ``--connection-class``."""
+
+
 def __getattr__(name: str) -> Any:
-    """``Worker``, for ``rq worker --worker-class antiphon_worker.rq.Worker``: see ``antiphon_worker.jobs``."""
-    if name != "Worker":
+    """One of ``PUBLIC``, imported at its first use."""
+    if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("antiphon_worker.jobs").TurnWorker
+    module, _, attribute = PUBLIC[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

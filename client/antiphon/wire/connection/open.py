@@ -102,7 +102,7 @@ def open_redis(
     A command that finds no connection, or loses it before the answer, is sent again ``retries`` times. Every script
     can be repeated. ``durability`` is that of a URL that has none.
     """
-    url, durability = _without_durability(url, durability)
+    url, durability = without_durability(url, durability)
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
         raise SettingsError(
@@ -137,7 +137,7 @@ def with_durability(url: str, durability: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}durability={durability}"
 
 
-def _without_durability(url: str, durability: str) -> tuple[str, str]:
+def without_durability(url: str, durability: str = "") -> tuple[str, str]:
     """Return a URL without its ``durability``, and that, or else the given one. Raises ``SettingsError``."""
     place, _, query = url.partition("?")
     options = query.split("&") if query else []
@@ -511,6 +511,8 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 def open_like(client: Any, **options: Any) -> Redis:
     """Make our own client with the address and credentials of a redis-py client of any kind."""
+    if url := getattr(client, "cell_url", ""):
+        return open_redis(url, **options)
     try:
         settings: dict[str, Any] = client.connection_pool.connection_kwargs
     except AttributeError:
@@ -536,6 +538,8 @@ def open_like(client: Any, **options: Any) -> Redis:
 
 def url_like(client: Any) -> str:
     """Return the URL of a redis-py client's server, with its credentials; '' if only a Sentinel knows the server."""
+    if url := getattr(client, "cell_url", ""):
+        return url
     pool = client.connection_pool
     settings: dict[str, Any] = pool.connection_kwargs
     if hasattr(pool, "sentinel_manager"):
