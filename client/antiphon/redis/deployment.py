@@ -114,8 +114,8 @@ class CellState(Struct):
     """One cell as its monitoring sees it. ``up`` is whether its Redis answers, ``writable`` whether it takes turns.
 
     ``node`` is the address of its Redis, on a cluster that of the node that has its slot, and ``sessions`` how many
-    sessions it keeps. ``rq_prefix`` begins RQ's keys. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
-    may not read them.
+    sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
+    may not read them. ``rq_prefix`` is how the keys of RQ begin.
     """
 
     name: str

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -114,7 +113,7 @@ def test_the_connection_follows_its_slot(cluster, server_kind, monkeypatch):
         ("redis+cluster://h:1?cells=4", "rq:{99}", "not 'rq:{99}'"),
         (
             "redis+cluster://h:1?cells=4&cell=1",
-            "rq:{%s}" % tags(4)[0],
+            f"rq:{{{tags(4)[0]}}}",
             "names cell 1, and RQ_KEY_PREFIX names cell 0",
         ),
         ("redis+cluster://h:1", "rq:{0}", "cells= must be the number of cells of the deployment"),

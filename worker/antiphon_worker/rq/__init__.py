@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-
 PUBLIC = {
     "Worker": "antiphon_worker.jobs:TurnWorker",
     "CellConnection": "antiphon_worker.rq.cell_connection:CellConnection",

@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl, urlsplit
 from redis import Redis, RedisCluster
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import ClusterNode
-from redis.connection import parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
@@ -72,14 +71,13 @@ class _OfCell:
 
 def _owner(place: Place) -> tuple[str, int]:
     """Ask the cluster for the node that has the slot. Raises ``ConnectionError``."""
-    known = [parse_url(seed) for seed in place.topology.seeds]
-    nodes = [ClusterNode(one.get("host", "localhost"), one.get("port", 6379)) for one in known]
+    nodes = [ClusterNode(host, port) for host, port in place.topology.nodes]
     try:
         cluster = RedisCluster.from_url(
             place.topology.seeds[0], startup_nodes=nodes, require_full_coverage=False, protocol=2,
             socket_timeout=ASK_SECONDS, socket_connect_timeout=ASK_SECONDS,
         )  # fmt: skip
-        node = cluster.get_node_from_key(place.tag)
+        node: Any = cluster.get_node_from_key(place.tag)
         cluster.close()
     except RedisClusterException as exc:
         raise RedisConnectionError(f"no node of the cluster names the slots: {exc}") from exc
@@ -100,8 +98,8 @@ def _cell_url(url: str) -> str:
     if not prefix or found is None or found[1] not in known:
         hint = "it needs RQ 3" if not prefix else f"not {prefix!r}"
         raise SettingsError(
-            f"RQ_KEY_PREFIX must be the rq_prefix of a cell, as `antiphon cells --json` shows it ('rq:{{{known[0]}}}'), "
-            f"{hint}."
+            "RQ_KEY_PREFIX must be the rq_prefix of a cell, as `antiphon cells --json` shows it "
+            f"('rq:{{{known[0]}}}'), {hint}."
         )
     number = str(known.index(found[1]))
     given = dict(parse_qsl(urlsplit(url).query)).get("cell", number)

@@ -95,9 +95,10 @@ class Topology:
             f"{parts.scheme.partition('+')[0]}://{credentials}{at}{seed}?{query}" for seed in hosts.split(",")
         ]
         self.seeds = seeds
-        self._nodes = [
+        self.nodes = [
             (known.get("host", "localhost"), known.get("port", 6379)) for known in map(parse_url, seeds)
         ]
+        """Their hosts and ports, the known ones first."""
         self._owners: dict[int, tuple[str, int]] = {}
         self._asking = asyncio.Lock()
         self._asked_at = 0.0
@@ -130,7 +131,7 @@ class Topology:
     async def _ask(self) -> None:
         from redis.asyncio.cluster import ClusterNode, RedisCluster  # takes long to import
 
-        nodes = [ClusterNode(host, port) for host, port in self._nodes]
+        nodes = [ClusterNode(host, port) for host, port in self.nodes]
         cluster = RedisCluster.from_url(
             self.seeds[0], startup_nodes=nodes, require_full_coverage=False, protocol=2,
             socket_timeout=ASK_SECONDS, socket_connect_timeout=ASK_SECONDS,
@@ -143,7 +144,7 @@ class Topology:
                 slot: (str(nodes[0].host), int(nodes[0].port)) for slot, nodes in manager.slots_cache.items()
             }
             known = [(str(node.host), int(node.port)) for node in manager.nodes_cache.values()]
-            self._nodes = list(dict.fromkeys([*known, *self._nodes]))
+            self.nodes = list(dict.fromkeys([*known, *self.nodes]))
             await self._check_cells(manager)
         except CellsDiffer:
             self.doubt()
