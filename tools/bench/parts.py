@@ -56,7 +56,7 @@ PARTS = (
     Part("slow", 28, 10),
     Part("cancels", 24, 8),
     Part("memory", 17, 7),
-    Part("waiting", 8, 3),
+    Part("waiting", 19, 4),
     Part("commands", 8, 5),
     Part("length", 13, 3),
     Part("histories", 8, 3),

@@ -1,4 +1,4 @@
-"""Turns that wait for a decision: what each of them holds in Redis and in a worker."""
+"""Turns that wait for a decision or sleep: what each holds in Redis and in a worker, and how late sleepers wake up."""
 
 import asyncio
 
@@ -10,12 +10,13 @@ from antiphon.input.request import WAITS, AgentSpec
 from antiphon.model import CallerTool
 from antiphon.redis.turn import AsyncTurn
 from antiphon.wire.keys import Keys
+from bench.asleep import measure_sleepers
 from bench.gauges import redis_counters, rss_bytes
 from bench.load import all_ended
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
-TITLE = "turns that wait for a decision"
+TITLE = "turns that wait or sleep"
 FIRST = 100
 SETTLE_SECONDS = 2.0
 SUSPENDED = Keys().suspended
@@ -33,6 +34,8 @@ ASKS = AgentSpec(
 async def measure(plan: Plan, result: Result) -> None:
     with stand() as built:
         await _waiting(result, built, plan.pick(1_000, 200))
+    with stand() as built:
+        await measure_sleepers(result, built, plan.pick(100_000, 1_000), plan.pick(1_000, 50))
 
 
 async def _waiting(result: Result, built: Stand, number: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from antiphon_worker.local.moves import EDIT_MS, ENDED, LOOK_AGAIN_MS
+from antiphon_worker.local.moves import EDIT_MS, ENDED, LOOK_AGAIN_MS, unseen_ms
 from antiphon_worker.local.records import Session, Turn
 from simulation.model import QUARANTINE_MS, Model, asks, is_deleted, queue_of, view_of
 from simulation.shares import LIMITS
@@ -198,7 +198,7 @@ class Checks:
             soon = max(now + EDIT_MS, self.model.unmoved_until)
             require(at <= soon, "G4 an edit holds nothing up", name, at)
         elif head.status == "suspended":
-            again = max(now + LOOK_AGAIN_MS, self.model.unmoved_until)
+            again = max(now + unseen_ms(head, now), self.model.unmoved_until)
             require(at <= again, "G12 a suspended turn is looked at", name, at)
         elif head.status == "retrying":
             require(head.record.number("retry_at") == at, "G4 a retry has its time", name, at)

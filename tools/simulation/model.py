@@ -312,9 +312,20 @@ class Model(Transitions):
         self._follow_clock()
         if not holder:
             self._forget_mended()
+            for turn in self.turns.values():
+                self._see_cancelled(turn, queues)
         if spare == "1":
             self.quarantined -= {one.id for one in self.sessions.values() if self._is_spared(one)}
         return super().reap(holder, limit, crash_limit, keep_events, code, reason, spare, *queues)
+
+    def _see_cancelled(self, turn: Turn, queues: tuple[str, ...]) -> None:
+        """Look at a suspended turn that RQ's tools have cancelled, however far off its next look is."""
+        if turn.status != "suspended" or self.rq[turn.id] != "canceled" or queue_of(turn) not in queues:
+            return
+        if turn.aside is not None and turn.id not in self.quarantined:
+            turn.aside = min(turn.aside, self.now)
+        elif turn.aside is None and turn.session.id not in self.quarantined:
+            turn.session.look_at = min(turn.session.look_at or 0, self.now)
 
     def _is_spared(self, session: Session) -> bool:
         return bool(session.record.get("fence")) and (session.look_at or 0) <= self.now

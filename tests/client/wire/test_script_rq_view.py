@@ -27,6 +27,8 @@ from rq.registry import (
 from rq.serializers import JSONSerializer
 from support.cells import LEASE_MS, TestCell, open_cell
 
+from antiphon.model import Wait
+
 pytestmark = pytest.mark.main_path
 
 REGISTRIES = [
@@ -343,6 +345,28 @@ async def test_a_delayed_turn_cancelled_in_rq_is_cancelled_when_it_is_due(redis_
         rq.job("t1").cancel()
         assert [(one.turn_id, one.what) for one in await cell.reap_after(1000)] == [("t1", "cancelled")]
         assert await cell.inbox() == []
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_sleeping_turn_cancelled_in_rq_is_cancelled_at_once(redis_url, aside):
+    async with both(redis_url) as (cell, rq):
+        await cell.hold(await cell.started("t1"), Wait("c1", "sleep", seconds=8 * 3600.0), aside=aside)
+        rq.job("t1").cancel()
+        assert [one.turn_id for one in await cell.reap(queues=["antiphon"])] == ["t1"]
+        turn = await cell.take_one()
+        assert turn.stop == "cancelled in RQ"
+        await cell.end(turn, "cancelled")
+
+
+async def test_a_damaged_session_cancelled_in_rq_is_looked_at_no_more_often(redis_url):
+    async with both(redis_url) as (cell, rq):
+        await cell.hold(await cell.started("t1"), Wait("c1", "sleep", seconds=8 * 3600.0))
+        await cell.redis.hset("ant:session:s", "seq", "damaged")
+        rq.job("t1").cancel()
+        for _ in range(2):
+            await cell.reap(queues=["antiphon"])
+            assert await cell.look_at() == await cell.now() + 60_000, "it is set aside"
+        await cell.redis.flushdb()
 
 
 async def test_a_turn_with_something_to_keep_is_cancelled_by_a_worker(redis_url):

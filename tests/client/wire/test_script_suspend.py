@@ -3,7 +3,7 @@
 import pytest
 from support.cells import LEASE_MS, START_MS, body, stranger
 
-from antiphon.model import OpenCall
+from antiphon.model import OpenCall, Wait
 
 DAY_MS = 24 * 3600_000
 PAY = OpenCall("c1", "pay", {"amount": 3})
@@ -38,6 +38,44 @@ async def test_a_suspended_turn_says_what_it_waits_for_and_holds_nothing(cell):
     assert await cell.inbox() == ["t1", "t2"]
     assert await cell.look_at() == START_MS + 20_000
     assert (await cell.take()).turns == [], "the session's next turn waits behind it"
+
+
+HOUR_MS = 3_600_000
+NAP = Wait("c1", "sleep", seconds=60.0)
+NIGHT = Wait("c2", "sleep", seconds=8 * 3600.0)
+PAID = Wait("c3", "event paid", "event", 8 * 3600.0, event="paid")
+
+
+@pytest.mark.parametrize(
+    ("waits", "after"),
+    [([NAP], 60_000), ([NIGHT], HOUR_MS), ([NIGHT, NAP], 60_000), ([PAID], 30_000), ([NIGHT, PAY], 30_000)],
+)
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_turn_that_only_sleeps_is_left_alone_for_an_hour(cell, waits, after, aside):
+    await cell.hold(await cell.started("t1"), *waits, aside=aside)
+    seen = await cell.redis.zscore(*(("ant:aside", "t1") if aside else ("ant:active", "s")))
+    assert seen == START_MS + after
+
+
+@pytest.mark.parametrize("wait", [PAID, PAY])
+async def test_what_has_waited_long_is_looked_at_less_often(cell, wait):
+    await cell.hold(await cell.started("t1"), wait)
+    gaps = []
+    while await cell.now() < START_MS + 7 * HOUR_MS:
+        now = await cell.now()
+        gaps.append(await cell.look_at() - now)
+        assert await cell.reap_after(gaps[-1]) == []
+    assert gaps[:5] == [30_000] * 5
+    assert gaps[5:] == sorted(gaps[5:])
+    assert gaps[-1] == HOUR_MS
+    assert len(gaps) < 35
+
+
+async def test_a_sleep_is_left_alone_when_the_other_waits_are_over(cell):
+    await cell.hold(await cell.started("t1"), NIGHT, PAY)
+    await cell.decide()
+    assert await cell.reap_after(30_000) == []
+    assert await cell.look_at() == await cell.now() + HOUR_MS
 
 
 async def test_a_repeated_suspend_changes_nothing(cell):

@@ -6,6 +6,7 @@ import time
 import pytest
 from support.eventually import wait_until_async
 
+from antiphon.wire.records import Reaped
 from antiphon_worker.process import reaper as module
 from antiphon_worker.process.reaper import Reaper
 from antiphon_worker.settings import Settings
@@ -70,4 +71,18 @@ async def test_a_clock_that_goes_forward_makes_nobody_dead(jump, waits, monkeypa
     assert (reaper._quiet_until > time.monotonic()) == waits
     await wait_until_async(lambda: cell.spared if waits else cell.reaped > before)
     assert ("put forward" in caplog.text) == waits
+    await stopped(task)
+
+
+async def test_while_many_are_due_it_does_not_pause(monkeypatch):
+    cell = Looked(monkeypatch)
+
+    async def many(**_):
+        cell.reaped += 1
+        monkeypatch.setattr(module, "PAUSE_SECONDS", 3600.0)
+        return [Reaped("s", "t", "resumed")] * (module.AT_ONCE if cell.reaped < 3 else 1)
+
+    cell.reap = many
+    task = asyncio.create_task(Reaper(cell, Settings(lease=10)).run())
+    await wait_until_async(lambda: cell.reaped == 3)
     await stopped(task)

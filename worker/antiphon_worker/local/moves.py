@@ -14,7 +14,7 @@ from antiphon_worker.local.records import KeptEvent, Record, Session, Turn
 Answer: TypeAlias = list[Any]
 T = TypeVar("T", Session, Turn)
 
-LOOK_AGAIN_MS = 30_000
+LOOK_AGAIN_MS, LONGEST_UNSEEN_MS = 30_000, 3_600_000
 EDIT_MS = 1_000
 LONGEST_WAIT_MS = 30 * 86_400_000
 DEFAULT_TTL_MS = 30 * 86_400_000
@@ -27,6 +27,14 @@ KEPT_ENDED, KEPT_TURNS, KEPT_RUNS, KEPT_OPS, MOST_UNTOLD = 1000, 1000, 20, 16, 1
 KEPT_EVENTS = 10_000
 ENDED = ("finished", "failed", "cancelled")
 NOT_DECIDED = "Nobody decided about a tool call of this turn within its time limit."
+
+
+def unseen_ms(turn: Turn, now: int) -> int:
+    """For how long nothing looks at a suspended turn: an hour if it only sleeps, otherwise a quarter of its wait."""
+    if all(call.kind == "sleep" or call.decision for call in turn.calls):
+        return LONGEST_UNSEEN_MS
+    suspended = now - turn.record.number("suspended_at", now)
+    return max(LOOK_AGAIN_MS, min(LONGEST_UNSEEN_MS, suspended // 4))
 
 
 class Moves:

@@ -34,6 +34,7 @@ from antiphon_worker.local.moves import (
     START_ALONE_MS,
     Answer,
     T,
+    unseen_ms,
 )
 from antiphon_worker.local.records import OF_A_RUN, Session, Turn
 from antiphon_worker.local.sent_events import EventTransitions
@@ -488,7 +489,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         self._publish(session, now, *rest[7 * count :], event)
         record.put(status="suspended")
         session.let_go()
-        look_at = min(soonest, now + LOOK_AGAIN_MS)
+        look_at = min(soonest, now + unseen_ms(turn, now))
         if not aside:
             session.look_at = look_at
         else:
@@ -606,7 +607,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         if turn.decided:
             self._resume(turn, now)
             return look.act(turn, "resumed")
-        return min(now + LOOK_AGAIN_MS, *(call.until for call in turn.calls if not call.decision))
+        return min(now + unseen_ms(turn, now), *(call.until for call in turn.calls if not call.decision))
 
     def _crashed(self, turn: Turn, look: Look) -> None:
         """Recover a turn whose holder has died: it continues, or it ends if its holders have died too often."""

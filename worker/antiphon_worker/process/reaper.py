@@ -9,11 +9,13 @@ import time
 from antiphon.errors import StoreError
 from antiphon.wire.cell import Cell
 from antiphon.wire.preflight import seconds_up
+from antiphon.wire.records import Reaped
 from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.reaper")
 
 PAUSE_SECONDS = 0.25
+AT_ONCE = 100
 
 ORDINARY = ("due", "retried", "cancelled", "resumed", "not_decided")
 SAID = {
@@ -50,17 +52,20 @@ class Reaper:
         """Reap until cancelled."""
         await asyncio.sleep(PAUSE_SECONDS)  # a starting worker opens its connections one after the other
         self._wait(await self._quiet_seconds())
+        acts: list[Reaped] = []
         while True:
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS if len(acts) < AT_ONCE else 0.0)
             try:
                 await self._look_at_clocks()
                 acts = await self._cell.reap(
+                    limit=AT_ONCE,
                     crash_limit=self._settings.crash_limit,
                     spare=time.monotonic() < self._quiet_until,
                     queues=self._settings.queues,
                 )
             except StoreError as exc:
                 self._wait(self._settings.lease)
+                acts = []
                 if not exc.retryable:
                     raise
                 continue  # the consumer logs the error

@@ -82,7 +82,14 @@ local NEWEST_FAILED = 15
 local RQ_MARK_SECONDS = 60 -- what RQ's `job.cancel()` registers has ended at once, and is looked at before it goes
 
 local function told_otherwise(turn, registered, registry)
-  local status, deleted = unpack(redis.call('HMGET', key_turn(turn), 'status', 'deleted'))
+  local status, deleted, session = unpack(redis.call('HMGET', key_turn(turn), 'status', 'deleted', 'session'))
+  if status == 'suspended' and registered == 'canceled' then -- its next look may be far off
+    local aside = redis.call('ZSCORE', key_aside(), turn)
+    local name = aside and turn or session
+    if redis.call('HEXISTS', key_quarantined(), name) == 0 then
+      redis.call('ZADD', aside and key_aside() or key_active(), 'XX', 'LT', now, name)
+    end
+  end
   if deleted then -- a worker of RQ's has written what its job said after that
     redis.call('ZREM', registry, turn)
     return redis.call('DEL', key_rq_job(turn), key_rq_results(turn))
@@ -90,7 +97,7 @@ local function told_otherwise(turn, registered, registry)
   if (status == 'finished' or status == 'failed' or status == 'cancelled') and RQ_STATUS[status] ~= registered then
     redis.call('ZREM', registry, turn) -- it may be that of another queue
     rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
-    act(redis.call('HGET', key_turn(turn), 'session'), turn, 'corrected')
+    act(session, turn, 'corrected')
   end
 end
 

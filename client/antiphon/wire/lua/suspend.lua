@@ -44,10 +44,11 @@ let_go(session)
 local view = rq_view(turn, 'suspended', now)
 if asks then notice('turn_suspended', session, turn, seq, view.tenant) end
 make_room(view, now)
+local again = math.min(soonest, asks and LOOK_AGAIN_MS or awaits and LOOK_AGAIN_MS or LONGEST_UNSEEN_MS)
 if aside == '' then
-  redis.call('ZADD', key_active(), now + math.min(soonest, LOOK_AGAIN_MS), session)
+  redis.call('ZADD', key_active(), now + again, session)
 else
-  redis.call('ZADD', key_aside(), now + math.min(soonest, LOOK_AGAIN_MS), turn)
+  redis.call('ZADD', key_aside(), now + again, turn)
   redis.call('HINCRBY', key_session(session), 'aside', 1)
   redis.call('HDEL', key_turn(turn), 'first_seq', 'session_usage') -- others will add to the session's usage
   redis.call('HSET', key_turn(turn), 'own_usage', aside)

@@ -3,7 +3,7 @@
 -- tenant by time. `waiters:<event>` has the turns that may wait for one; `watch` finds what is not there.
 -- Of a call that waits, its turn has `event:<n>` and `after:<n>`: what was sent after this position reaches it. Then `got:<n>`
 -- is "<position> <event> <JSON>" and the call is decided.
-local KEEP_EVENT_MS, LONGEST_WAIT_MS = 86400000, 30 * 86400000
+local KEEP_EVENT_MS, LONGEST_WAIT_MS, LONGEST_UNSEEN_MS = 86400000, 30 * 86400000, 3600000
 
 -- An event's name with its tenant: no event of one tenant reaches turns of another.
 local function event_of(name, tenant) return (tenant or '') == '' and name or name .. ' ' .. tenant end
