@@ -78,6 +78,7 @@ OF_TENANTS = {
     "": ["p1", "p2", "p3"],
 }
 PRIORITIES: list[Priority] = ["high", "normal", "normal", "low"]
+USERS = ["", "ann", "ann", "bob"]
 HOUR_MS = 3_600_000
 FORKS = ["f1", "f2"]
 
@@ -202,6 +203,7 @@ class Actors:
         self._world.submit(
             random.choice(OF_TENANTS[tenant]), f"x{self._submitted}", random.choice([QUEUES[0], *QUEUES]),
             random.choice([0, 0, 0, 0, 0, 0, 1_000]), tenant=tenant, priority=random.choice(PRIORITIES),
+            user=random.choice(USERS) if tenant else "",
         )  # fmt: skip
 
     def _talker(self, random: Random) -> None:

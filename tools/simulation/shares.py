@@ -16,12 +16,17 @@ TENANTS = list(LIMITS)
 SHARES = [*(f"@{tenant}" for tenant in TENANTS), "high", "low"]
 HEAD_START_MS = {"high": 600_000, "normal": 0, "low": -600_000}
 MINUTE_MS, TRY_AGAIN_MS = 60_000, 1_000
+ROUND_MS = 60_000
 
 
 def share_of(turn: Turn) -> str:
     """The share of a turn: that of its tenant, or without one that of its priority if it is not normal."""
     tenant = turn.record.text("tenant")
     return f"@{tenant}" if tenant else turn.record.text("priority")
+
+
+def _head_start(turn: Turn) -> int:
+    return HEAD_START_MS[turn.record.text("priority") or "normal"]
 
 
 class Shares:
@@ -31,6 +36,7 @@ class Shares:
         self._model = model
         self.places: dict[str, dict[str, str]] = defaultdict(dict)
         self.lines: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        self.rounds: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)  # the last place of each user
         self.open: dict[str, dict[str, int]] = defaultdict(dict)  # in flight below zero
         self.pace: dict[str, list[int]] = defaultdict(list)
 
@@ -75,11 +81,26 @@ class Shares:
         if taken and place == turn.id:
             return False
         if taken or line or not self.has_room(record.text("tenant")):
-            line[turn.id] = record.number("queued_at") - HEAD_START_MS[record.text("priority") or "normal"]
+            line[turn.id] = self._place(turn, share, line) - _head_start(turn)
             places.setdefault(queue, "")
             return True
         places[queue] = turn.id
         return False
+
+    def _place(self, turn: Turn, share: str, line: dict[str, int]) -> int:
+        """By which time a turn stands in line: users of a tenant take turns."""
+        record, at = turn.record, turn.record.number("queued_at")
+        user = record.text("user")
+        if not user or not record.text("tenant") or "offered_at" in record:
+            return at
+        last, place = self.rounds[share].get(user, ("", 0))
+        if last in line:
+            at = place + ROUND_MS
+        elif line:
+            first = self._model.turns[min(line, key=lambda name: (line[name], name))]
+            at = min(at, line[first.id] + _head_start(first) + ROUND_MS + 1)
+        self.rounds[share][user] = turn.id, at
+        return at
 
     def _first(self, share: str) -> tuple[str, str] | None:
         found: tuple[str, str] | None = None

@@ -303,10 +303,11 @@ class World:
         again: str = "",
         tenant: str = "",
         priority: Priority = "normal",
+        user: str = "",
     ) -> int | str:
         before = [known for known in self.model.turns.values() if not known.record.get("cancel")]
         options = {"due_in_ms": due_in_ms, "if_busy": busy, "again": again}
-        options |= {"tenant": tenant, "priority": priority}
+        options |= {"tenant": tenant, "priority": priority, "user": user}
         try:
             answer: Any = run(self._submit(SessionId(session), TurnId(turn), queue, **options))
         except TenantLimit as exc:
@@ -314,7 +315,7 @@ class World:
         except (KeyReused, SessionBusy, TurnDeleted) as exc:
             answer = type(exc).__name__
         self.checks.ask_to_stop(known for known in before if known.record.get("cancel"))
-        whose = f"{tenant} {priority}" if tenant or priority != "normal" else ""
+        whose = f"{tenant} {user} {priority}" if tenant or user or priority != "normal" else ""
         return self.did(f"submit {session} {turn} due in {due_in_ms} ms {busy} {again}{whose}", answer)
 
     def _submit(

@@ -100,6 +100,8 @@ KINDS: tuple[Kind, ...] = (
          "30 days after the last turn began to wait"),
     Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) in that queue",
          "empty when the share is idle", lasting=True),
+    Kind("rounds", "rounds:{}", "hash", "by a hash of each user of a tenant, the last turn in the tenant's line and "
+         "its place", "a day after the last of them has entered it"),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
          "empty when no turn waits", lasting=True),
     Kind("pace", "pace:{}", "list", "submission times of the last turns of a tenant with a limit per "
@@ -266,6 +268,7 @@ class Keys:
     bucket = _Of()
     buckets = _Of()
     share = _Of()
+    rounds = _Of()
     pace = _Of()
     budgets = _Of()
     spent = _Of()

@@ -591,3 +591,68 @@ async def test_at_full_memory_turns_end_and_the_line_moves_on(cell):
         await cell.redis.config_set("maxmemory", 0)
     assert await cell.queue() == ["a2"]
     assert await cell.redis.exists("ant:turn:a3") == 0
+
+
+async def of_users(cell: TestCell, *turns: str, **options) -> None:
+    """Turns of the user that the first letter of their names is."""
+    for turn in turns:
+        await cell.put(turn, f"of-{turn}", tenant="a", user=turn[0], **options)
+        await cell.wait(1)
+
+
+async def test_users_of_a_tenant_take_turns(cell):
+    await of_users(cell, "x0", *(f"x{number}" for number in range(1, 6)), "y1", "y2", "z1")
+    assert await cell.queue() == ["x0"]
+    assert await line(cell) == ["x1", "y1", "z1", "x2", "y2", "x3", "x4", "x5"]
+
+
+async def test_a_newcomer_joins_the_end_of_the_current_round(cell):
+    await of_users(cell, "x0", "x1", "x2", "x3", "y1", "y2")
+    await cell.wait(24 * 3_600_000)
+    await of_users(cell, "z1", "z2")
+    assert await line(cell) == ["x1", "y1", "x2", "z1", "y2", "x3", "z2"]
+
+
+async def test_newcomers_without_end_delay_a_user_by_a_round(cell):
+    await of_users(cell, "x0", "x1", "x2")
+    await cell.wait(3_600_000)
+    await of_users(cell, *(f"{name}1" for name in "abcdefg"))
+    assert (await line(cell))[:3] == ["x1", "x2", "a1"]
+
+
+async def test_turns_without_a_user_go_by_their_time(cell):
+    await put_all(cell, "a", "n0", "n1")
+    await of_users(cell, "x1", "x2", "x3")
+    await put_all(cell, "a", "n2", "n3")
+    assert await line(cell) == ["n1", "x1", "n2", "n3", "x2", "x3"]
+
+
+async def test_a_user_whose_turns_have_left_the_line_begins_anew(cell):
+    await of_users(cell, "x0", "x1", "x2", "x3", "y1", "y2")
+    for turn in ("x1", "x2", "x3"):
+        await cell.cancel(TurnId(turn), "")
+    await of_users(cell, "x4")
+    assert await line(cell) == ["y1", "x4", "y2"]
+
+
+async def test_priorities_order_the_turns_of_users(cell):
+    await of_users(cell, "x0", "x1", "x2")
+    await of_users(cell, "x3", "y1", priority="high")
+    await of_users(cell, "y2", "z1")
+    assert await line(cell) == ["y1", "x3", "x1", "z1", "x2", "y2"]
+
+
+async def test_a_requeued_turn_of_a_user_keeps_its_time(cell):
+    await of_users(cell, "x0", "x1", "x2", "y1")
+    turn = await cell.take_one(limit=1)
+    await cell.give_back(turn, "error", delay_ms=1_000)
+    await cell.reap_after(1_000)
+    assert await cell.queue() == ["x1"]
+    assert await line(cell) == ["x0", "y1", "x2"]
+
+
+async def test_the_names_of_users_are_not_kept_with_their_places(cell):
+    await of_users(cell, "x0", "x1")
+    (known,) = await cell.redis.hkeys(cell.keys.rounds("@a"))
+    assert len(known) == 40
+    assert 0 < await cell.redis.pttl(cell.keys.rounds("@a")) <= 86_400_000

@@ -67,7 +67,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   local stopped = stopped_by(session, busy)
   local place = stopped and stopped.position + 1 or length
   local f = {new = true, session = session, queue = queue, queued_at = now, status = last and place > 0 and 'waiting' or 'queued',
-    tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil, first_of = not known_session}
+    tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil, user = user ~= '' and user or nil, first_of = not known_session}
   if last and place == 0 and not share_of(f.tenant, f.priority) then f.offered_at = now end
   local more = last and {'queued_seq', last + 1, f.offered_at and 'offered_at', f.offered_at} or {}
   redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,

@@ -18,24 +18,29 @@ local function has_room(tenant)
   return not most or redis.call('ZCOUNT', key_tenant(tenant), '-inf', '(0') < most
 end
 
--- Of the turns that count for a tenant, look at the oldest ones, in flight and not, and forget those that have ended or are
--- gone.
-local OLDEST_TURNS = 100
-local GOES_ON = {queued = true, waiting = true, running = true, retrying = true, suspended = true}
-
-local function forget_ended(tenant)
-  local turns = key_tenant(tenant)
-  for _, range in ipairs({{'ZRANGEBYSCORE', 0, '+inf'}, {'ZREVRANGEBYSCORE', '(0', '-inf'}}) do
-    for _, turn in ipairs(redis.call(range[1], turns, range[2], range[3], 'LIMIT', 0, OLDEST_TURNS)) do
-      if not GOES_ON[redis.pcall('HGET', key_turn(turn), 'status')] then redis.call('ZREM', turns, turn) end
-    end
-  end
-end
-
 -- Whether a turn still has its share's place. One whose session is set aside holds nobody up.
 local function stands(turn)
   local f = redis.call('HMGET', key_turn(turn), 'status', 'session')
   return f[1] == 'queued' and redis.call('HEXISTS', key_quarantined(), f[2] or '') == 0
+end
+
+-- Where a user's turn stands in the line of their tenant: a round behind the last one of the user that waits there, or at
+-- the end of the round that the first turn of the line has begun. So users take turns, however many each has, and nobody
+-- waits for more than a round of newcomers. A round is a minute of the time by which turns without a user are ordered.
+-- `rounds:<share>` has the last turn and its place by a hash of the user, before the head start of its priority.
+local ROUND_MS, KEEP_ROUNDS_MS = 60000, 86400000
+local function place_of_user(turn, line, share, user, at)
+  local rounds, name, first = key_rounds(share), redis.sha1hex(user), redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+  local last, place = string.match(redis.call('HGET', rounds, name) or '', '^(%S+) (%S+)$')
+  if last and redis.call('ZSCORE', line, last) then
+    at = place + ROUND_MS
+  elseif first[1] then
+    local begun = first[2] + (HEAD_START_MS[redis.call('HGET', key_turn(first[1]), 'priority') or ''] or 0)
+    at = math.min(at, begun + ROUND_MS + 1)
+  end
+  redis.call('HSET', rounds, name, turn .. string.format(' %.0f', at))
+  redis.call('PEXPIRE', rounds, KEEP_ROUNDS_MS)
+  return at
 end
 
 -- Give a turn the place of its share in its queue, or put it into the line if it has to wait. Returns whether it waits, and
@@ -48,6 +53,7 @@ local function lines_up(turn, f)
   if taken and place == turn then return false end -- it could not enter the queue
   if taken or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
     local at = tonumber(f.queued_at or '') or 0
+    if tenant and f.user and not f.offered_at then at = place_of_user(turn, line, share, f.user, at) end
     redis.call('ZADD', line, at - (HEAD_START_MS[f.priority or ''] or 0), turn)
     if not place then redis.call('HSET', key_share(share), queue, '') end
     return true
