@@ -9,6 +9,7 @@ async with AsyncClient("redis://localhost:6379/0") as client:
 from __future__ import annotations
 
 from antiphon.async_client import AsyncClient, SessionSnapshot
+from antiphon.model.feedback import Feedback, Figures
 from antiphon.model.promotions import Promotion
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
@@ -17,6 +18,7 @@ from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
 from antiphon.redis.failed import FailedTurn
+from antiphon.redis.feedback import RatedTurn
 from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
@@ -28,9 +30,9 @@ from antiphon.wire.records import DEFAULT_QUEUE
 from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [
-    "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient", "AsyncFacts",
-    "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts", "FailedTurn",
-    "FollowedEvent",
-    "Forgotten", "Promotion", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission",
-    "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
+    "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient",
+    "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts",
+    "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "Promotion", "RatedTurn", "Schedule",
+    "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn", "TenantLimits",
+    "Webhook", "Webhooks",
 ]  # fmt: skip

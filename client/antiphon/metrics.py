@@ -12,10 +12,11 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from antiphon.model.feedback import Figures
 from antiphon.redis.deployment import CellState, cell_states
 from antiphon.wire.lists.workers import QueueRow
 
-MOST_QUEUES, MOST_WORKERS = 100, 1000
+MOST_QUEUES, MOST_WORKERS, MOST_REVISIONS = 100, 1000, 200
 """So many of a cell have series of their own: whoever submits a turn may name any queue."""
 OTHERS = "(others)"
 """The label of the queues beyond these. No queue can have this name."""
@@ -52,6 +53,20 @@ CELL: dict[str, tuple[str, Callable[[CellState], float | None]]] = {
         "Records that are set aside because they are damaged", lambda cell: cell.counts and cell.counts.quarantined
     ),
 }  # fmt: skip
+REVISION: dict[str, tuple[str, Callable[[Figures], float]]] = {
+    "antiphon_revision_turns": (
+        "Ended turns of an agent's revision in the last weeks",
+        lambda one: one.turns,
+    ),
+    "antiphon_revision_failed": ("Failed ones among them", lambda one: one.failed),
+    "antiphon_revision_tool_calls": ("Their tool calls", lambda one: one.tool_calls),
+    "antiphon_revision_tool_errors": ("Their tool calls with an error", lambda one: one.tool_errors),
+    "antiphon_revision_tokens": ("Their tokens", lambda one: one.tokens),
+    "antiphon_revision_cost_dollars": ("What they cost", lambda one: one.cost),
+    "antiphon_revision_seconds": ("How long they took in all", lambda one: one.seconds),
+    "antiphon_revision_rated": ("Turns with feedback", lambda one: one.rated),
+    "antiphon_revision_scores": ("The sum of the scores of their feedback", lambda one: one.scores),
+}
 PUBLISH_LAG = ("antiphon_publish_lag_seconds", "How late events are published")
 
 
@@ -78,6 +93,13 @@ def families(cells: Sequence[CellState]) -> Iterator[Metric]:
         for cell in cells:
             if (value := read(cell)) is not None:
                 family.add_metric([cell.name], float(value))
+        yield family
+    for name, (text, of) in REVISION.items():
+        family = GaugeMetricFamily(name, text, labels=["cell", "agent", "revision"])
+        for cell in cells:
+            for known, figures in [*cell.revisions.items()][:MOST_REVISIONS]:
+                agent, _, revision = known.rpartition("@")
+                family.add_metric([cell.name, agent, revision], float(of(figures)))
         yield family
     kept = {cell.name: _kept(cell.queues) for cell in cells}
     for field, (name, text) in QUEUE.items():

@@ -25,6 +25,7 @@ from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
 from antiphon.redis.failed import FailedTurn
+from antiphon.redis.feedback import RatedTurn
 from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchPage
 from antiphon.redis.submission import Submission
@@ -694,6 +695,28 @@ class Agents(Synchronous[AsyncAgents]):
 
     def __iter__(self) -> Iterator[AgentRevision]:
         return iterate(aiter(self._async), instead="AsyncAgents")
+
+    def feedback(
+        self,
+        agent: str | None = None,
+        *,
+        tenant: str | None = None,
+        since: int | datetime = 0,
+        conversation: bool = False,
+    ) -> Iterator[RatedTurn]:
+        """Iterate over the turns with feedback, the last feedback first, as long as the turns are kept.
+
+        They may be those of one ``agent``, of a ``tenant``, and ``since`` a time (ms since 1970, or a datetime with a
+        time zone). With ``conversation``, each has the messages of its session before it. Raises ``UsageError`` and
+        ``StoreError``.
+
+        >>> [one.feedback.score for one in client.agents().feedback("support")]
+        []
+        """
+        return iterate(
+            self._async.feedback(agent, tenant=tenant, since=since, conversation=conversation),
+            instead="AsyncAgents.feedback",
+        )
 
     def promotions(self) -> dict[str, Promotion]:
         """Return which revisions sessions take, by agent, for those of which that was decided. Raises ``StoreError``.

@@ -680,6 +680,7 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
         operation.call("GET", f"/turns/{turn}/result?wait=20")
     page.open("#/overview")
     page.shows("#overview", "Failed in the last week", "provider_rejected")
+    page.shows("#overview", "Agents", "Revision", "Feedback", "$0.0000")
     page.shows("#filters", "Failed 3")
     page.run("const one = document.querySelector('select[aria-label=Error]');"
              "one.value = 'provider_rejected'; one.dispatchEvent(new Event('change'))")  # fmt: skip

@@ -19,7 +19,7 @@ from antiphon.cli.arguments import (
     with_acts,
 )
 from antiphon.cli.terminal import table
-from antiphon.client import AgentRevision, AsyncAgents, AsyncClient, Promotion
+from antiphon.client import AgentRevision, AsyncAgents, AsyncClient, Figures, Promotion
 from antiphon.errors import UsageError
 
 
@@ -93,21 +93,33 @@ def _retire(argv: list[str]) -> int:
 def agents(argv: list[str]) -> int:
     """List the agents of the workers by revision, and the turns that have begun on each
 
-    A revision without workers is listed if something still needs it. `antiphon agents promote AGENT@REVISION` lets
-    sessions take a revision; `pause`, `roll-back` and `reset` take AGENT. `retire` shows which workers may stop. Each
-    has its own --help.
+    A revision without workers is listed if something still needs it. Its figures are those of the turns that ended in
+    the last weeks: tool errors of all calls, the mean seconds of a turn, and the mean score of those with feedback.
+    `antiphon agents promote AGENT@REVISION` lets sessions take a revision; `pause`, `roll-back` and `reset` take AGENT.
+    `retire` shows which workers may stop. Each has its own --help.
     """
     options = _parsed(command_parser(agents), argv)
     found = read_client(options, _listed)
     rows = [
         [
             one.agent, one.revision, one.label or "-", "-" if one.share is None else _percent(one.share),
-            len(one.workers), one.running, one.turns,
+            len(one.workers), one.running, one.turns, *_figures(one.figures),
         ]
         for one in found
     ]  # fmt: skip
-    head = "agent, revision, label, share, workers, running, unfinished"
+    head = (
+        "agent, revision, label, share, workers, running, unfinished, ended, failed, tool errors, tokens, cost, "
+        "seconds, feedback"
+    )
     return print_found(options, found, head, rows, "No worker has agents of its own.")
+
+
+def _figures(found: Figures) -> list[object]:
+    return [
+        found.turns, found.failed, f"{found.tool_errors}/{found.tool_calls}", found.tokens, f"${found.cost:.4g}",
+        "-" if found.mean_seconds is None else f"{found.mean_seconds:.2f}",
+        "-" if found.score is None else f"{found.score:+.2f} ({found.rated})",
+    ]  # fmt: skip
 
 
 async def _listed(client: AsyncClient, *, sessions: bool = False) -> list[AgentRevision]:

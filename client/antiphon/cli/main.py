@@ -26,6 +26,7 @@ SECTIONS = {
             "submit", "tail", "history", "sessions", "search", "turns", "cancel", "due", "waiting", "approve", "reject",
             "tool-result",
         ),
+        "feedback": ("feedback",),
         "chat": ("chat",),
         "batch": ("batch",),
     },

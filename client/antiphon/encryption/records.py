@@ -69,7 +69,7 @@ FORMS: dict[str, Form] = {
         kind: Form(kind)
         for kind in (
             "input", "message", "response", "service", "agent", "metadata", "variables", "offered", "files", "plan",
-            "fact", "sent",
+            "fact", "sent", "feedback",
         )
     },
     **{
@@ -87,6 +87,7 @@ TURN: Fields = {
     "request": "request", "response": "response", "service": "service", "retry_service": "service", "agent": "agent",
     "metadata": "metadata", "calls": "call", "waits": "call", "journal": "journal", "steered": "journal", "runs": "run",
     "error": "reason", "cancel": "reason", "retry_reason": "reason", "key": "key",
+    "feedback": "feedback",
 }  # fmt: skip
 SESSION: Fields = {
     name: name

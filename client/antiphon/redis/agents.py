@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -11,10 +12,14 @@ from msgspec.structs import replace
 from antiphon.errors import UsageError
 from antiphon.input.ids import session_id, tenant_id
 from antiphon.input.values import is_a
+from antiphon.model.feedback import Figures
 from antiphon.model.promotions import Promotion, paused, promoted, rolled_back
 from antiphon.model.revisions import Revision
 from antiphon.redis.connections import Connections
+from antiphon.redis.failed import in_ms
+from antiphon.redis.feedback import RatedTurn, Wanted, list_rated
 from antiphon.wire.cell import Cell
+from antiphon.wire.feedback import figures_of
 from antiphon.wire.lists.agents import (
     BegunTurn,
     SessionRevisions,
@@ -33,7 +38,7 @@ class AgentRevision(Struct):
     ``turns`` have begun on it and not ended; ``running`` of them run now. ``label`` is that of the agent. ``share`` is
     the share of sessions whose next turn takes it, from 0 to 1; None without a promotion of the agent: then each turn
     takes the revision of the worker that claims it. ``sessions`` are those whose last turn ran on it, as far as that is
-    noted, and ``pinned`` those that keep it; None if they were not counted.
+    noted, and ``pinned`` those that keep it; None if they were not counted. ``figures`` are those of its ended turns.
     """
 
     agent: str
@@ -46,6 +51,7 @@ class AgentRevision(Struct):
     promoted: bool = False
     sessions: int | None = None
     pinned: int | None = None
+    figures: Figures = field(default_factory=Figures)
 
     @property
     def needed_by(self) -> list[Need]:
@@ -141,8 +147,31 @@ class AsyncAgents:
             for cell in self._connections.cells:
                 async for session in sessions_with_revisions(cell):
                     found.count(session)
-        for one in found.listed():
+        listed = found.listed()
+        for cell in self._connections.cells:
+            figures = await figures_of(cell, [(one.agent, one.revision) for one in listed])
+            for one, of_cell in zip(listed, figures, strict=True):
+                one.figures += of_cell
+        for one in listed:
             yield one
+
+    def feedback(
+        self, agent: str | None = None, *, tenant: str | None = None, since: int | datetime = 0,
+        conversation: bool = False,
+    ) -> AsyncGenerator[RatedTurn, None]:  # fmt: skip
+        """Iterate over the turns with feedback, the last feedback first, as long as the turns are kept.
+
+        They may be those of one ``agent``, of a ``tenant``, and ``since`` a time (ms since 1970, or a datetime with a
+        time zone). With ``conversation``, each has the messages of its session before it. Raises ``UsageError`` and
+        ``StoreError``.
+
+        >>> [one.feedback.score async for one in client.agents().feedback("support")]
+        []
+        """
+        wanted = Wanted(
+            agent, None if tenant is None else tenant_id(tenant), in_ms("since", since), conversation
+        )
+        return list_rated(self._connections.cells, wanted)
 
     async def promotions(self) -> dict[str, Promotion]:
         """Return which revisions sessions take, by agent, for those of which that was decided. Raises ``StoreError``.

@@ -12,12 +12,14 @@ from msgspec import Struct, field
 
 from antiphon.errors import AgentError, StoreError, StoreUnavailable, UsageError
 from antiphon.input.values import is_a
+from antiphon.model.feedback import Figures
 from antiphon.redis.cells import open_cells
 from antiphon.redis.connections import Connections
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import node_of
 from antiphon.wire.errors import asked
+from antiphon.wire.feedback import figures_of_workers
 from antiphon.wire.lists.workers import (
     Counts,
     QueueRow,
@@ -115,7 +117,8 @@ class CellState(Struct):
 
     ``node`` is the address of its Redis, on a cluster that of the node that has its slot, and ``sessions`` how many
     sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
-    may not read them. ``rq_prefix`` is how the keys of RQ begin.
+    may not read them. ``rq_prefix`` is how the keys of RQ begin. ``revisions`` are the figures of the revisions that
+    its workers have, by ``agent@revision``.
     """
 
     name: str
@@ -128,6 +131,7 @@ class CellState(Struct):
     workers: list[WorkerRow] | None = None
     sessions: int | None = None
     rq_prefix: str = ""
+    revisions: dict[str, Figures] = field(default_factory=dict)
 
 
 async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
@@ -153,6 +157,7 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
             state.memory = await memory_of(cell)
             state.sessions = await asked(cell.redis.zcard(cell.keys.sessions))
             state.node = node_of(cell.redis)
+            state.revisions = await figures_of_workers(cell)
     return state
 
 

@@ -43,7 +43,7 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _ms(name: str, value: object) -> int:
+def in_ms(name: str, value: object) -> int:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return int(value.timestamp() * 1000)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -73,12 +73,16 @@ class FailedFilter(TypedDict, total=False):
     since: Annotated[
         int | datetime | None,
         Option(
-            doc="only turns that failed at this time or later", check=partial(_ms, "since"), json=_Time | None
+            doc="only turns that failed at this time or later",
+            check=partial(in_ms, "since"),
+            json=_Time | None,
         ),
     ]
     until: Annotated[
         int | datetime | None,
-        Option(doc="only turns that failed before this time", check=partial(_ms, "until"), json=_Time | None),
+        Option(
+            doc="only turns that failed before this time", check=partial(in_ms, "until"), json=_Time | None
+        ),
     ]
 
 

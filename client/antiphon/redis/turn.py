@@ -25,8 +25,10 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.schema import typed
 from antiphon.input.values import Keep, check_keep, patience
 from antiphon.model import TERMINAL, Decision, Response, Status
+from antiphon.model.feedback import checked_feedback
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
+from antiphon.redis.feedback import rate_turn
 from antiphon.redis.subscription import Subscription, TurnEvents
 from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
 from antiphon.session.background import own_turns, waits_for_itself
@@ -221,6 +223,19 @@ class AsyncTurn:
 
     async def _decide(self, decision: Decision) -> None:
         await decide(self._connections.cell_of_turn(self.id), self.id, decision)
+
+    async def feedback(self, score: float, note: str | None = None, *, by: str | None = None) -> None:
+        """Rate the turn with a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom.
+
+        It takes the place of earlier feedback, is in ``info().feedback`` as long as the turn is kept, and counts
+        for the revision of the agent on which the turn ran. Raises ``UsageError``, ``TurnNotFound`` and
+        ``TurnDeleted``. Repeating it changes nothing.
+
+        >>> await turn.feedback(1, "Just what I asked for.", by="ada")
+        >>> (await turn.info()).feedback.score
+        1.0
+        """
+        await rate_turn(self._connections.cell_of_turn(self.id), self.id, checked_feedback(score, note, by))
 
     async def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

@@ -31,6 +31,7 @@ from antiphon.session.turn_info import LeftNothing, TurnInfo, TurnRun, in_place,
 from antiphon.text import text_of
 from antiphon.tools.results import at_the_end, noted
 from antiphon.wire.cell import Cell
+from antiphon.wire.feedback import feedback_of
 from antiphon.wire.records import TurnRecord, readable
 from antiphon.wire.suspension import open_calls, waits_of
 
@@ -95,7 +96,7 @@ def turn_info(record: TurnRecord) -> TurnInfo:
             usage=response.usage, messages=response.messages,
             calls=calls if record.status == "suspended" else [], decisions=decisions,
             steered_into=text_of(fields.get("steered_into")) or None,
-            tenant=text_of(fields.get("tenant")) or None, user=request.user,
+            tenant=text_of(fields.get("tenant")) or None, user=request.user, feedback=feedback_of(record),
             waits=waits_of(fields, record.turn_id) if record.status == "suspended" else [],
         )  # fmt: skip
 

@@ -172,6 +172,19 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         """
         call(self._async.tool_result(call_id, result, is_error=is_error, by=by))
 
+    def feedback(self, score: float, note: str | None = None, *, by: str | None = None) -> None:
+        """Rate the turn with a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom.
+
+        It takes the place of earlier feedback, is in ``info().feedback`` as long as the turn is kept, and counts
+        for the revision of the agent on which the turn ran. Raises ``UsageError``, ``TurnNotFound`` and
+        ``TurnDeleted``. Repeating it changes nothing.
+
+        >>> turn.feedback(1, "Just what I asked for.", by="ada")
+        >>> turn.info().feedback.score
+        1.0
+        """
+        call(self._async.feedback(score, note, by=by))
+
     def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.
 

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from antiphon.errors import user_message
 from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage, Wait
+from antiphon.model.feedback import Feedback
 
 
 class TurnRun(Struct, omit_defaults=True):
@@ -53,7 +54,8 @@ class TurnInfo(Struct, omit_defaults=True):
     of, if its caller named one.
 
     ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and that
-    turn had a model call to come. The answer is then that of the other turn.
+    turn had a model call to come. The answer is then that of the other turn. ``feedback`` is the last one that
+    was given about the turn.
     """
 
     turn_id: str
@@ -81,6 +83,7 @@ class TurnInfo(Struct, omit_defaults=True):
     user_error: str | None = None
     user: str | None = None
     waits: list[Wait] = field(default_factory=list)
+    feedback: Feedback | None = None
 
     def __post_init__(self) -> None:
         self.user_error = user_message(self.code or "") if self.status == "failed" else None

@@ -152,6 +152,9 @@ KINDS: tuple[Kind, ...] = (
          "31 days after the last worker with it"),
     Kind("promotions", "promotions", "string", "which revisions of agents sessions take at their next turns, as JSON "
          "by agent", "until the last one is reset", lasting=True),
+    Kind("figures", "figures:{}", "hash", "how the turns of an agent's revision ended: figures of each worker "
+         "process, as JSON by its name, and the feedback (`rated`, `scores`)", "31 days after the last such turn"),
+    Kind("rated", "rated", "sorted set", "turns with feedback, by its time", "8 days after the last feedback"),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the wake-up key of a queue or a stopping worker, at most one entry",
@@ -274,6 +277,7 @@ class Keys:
     spent = _Of()
     held = _Of()
     app = _Of()
+    figures = _Of()
     handed_out = _Of()
     bell = _Of()
     control = _Of()
@@ -319,6 +323,7 @@ class Keys:
     notices = _One()
     quarantined = _One()
     promotions = _One()
+    rated = _One()
 
     def live(self, database: int, session_id: str) -> str:
         return self.of("live", database, session_id)

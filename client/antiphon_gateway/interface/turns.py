@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from antiphon.client import FailedTurn
+from antiphon.client import FailedTurn, RatedTurn
 from antiphon.errors import AgentError, TurnCancelled
 from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL, Decision
+from antiphon.model.feedback import MOST_NOTE
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
@@ -123,6 +124,54 @@ async def cancel_turn(call: Call[None, Cancel]) -> Cancelled:
     """
     turn = await call.turn()
     return Cancelled(await turn.cancel(call.body.reason, keep=call.body.keep or "steps"))
+
+
+class Rate(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How good the turn was, from -1 (bad) to 1 (good), and perhaps why."""
+
+    score: Annotated[float, Meta(ge=-1, le=1)]
+    note: Annotated[str, Meta(max_length=MOST_NOTE)] | None = None
+
+
+@operation("PUT", "/turns/{turn}/feedback", right="write", status=204)
+async def rate_turn(call: Call[None, Rate]) -> None:
+    """Give feedback about a turn
+
+    It takes the place of earlier feedback, and has the authenticated caller as `by`.
+    """
+    await (await call.turn()).feedback(call.body.score, call.body.note, by=call.caller.name)
+
+
+class FeedbackQuery(Struct, kw_only=True):
+    """Of which ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn.
+
+    ``tenant`` is for keys of every tenant.
+    """
+
+    agent: str | None = None
+    since: Annotated[int, Meta(ge=0)] = 0
+    conversation: bool = False
+    tenant: str | None = None
+    limit: PageSize = 50
+
+
+class RatedPage(Struct):
+    """Turns with feedback, the last feedback first."""
+
+    turns: list[RatedTurn]
+
+
+@operation("GET", "/feedback", right="read")
+async def list_feedback(call: Call[FeedbackQuery, None]) -> RatedPage:
+    """List the turns with feedback, as long as they are kept, the last feedback first"""
+    asked = call.query
+    found = call.client.agents().feedback(
+        asked.agent,
+        tenant=call.caller.tenant_for(asked.tenant),
+        since=asked.since,
+        conversation=asked.conversation,
+    )
+    return RatedPage(await call.page(found, asked.limit, MOST_LOOKED_AT))
 
 
 @operation("POST", "/turns/{turn}/requeue", right="write", status=204)
@@ -275,5 +324,6 @@ def _told(error: AgentError) -> TurnFailure:
 
 OPERATIONS = [
     submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_runs, show_result, cancel_turn,
-    requeue_turn, list_waiting, approve_call, reject_call, answer_call, list_failed, requeue_failed,
+    requeue_turn, rate_turn, list_feedback, list_waiting, approve_call, reject_call, answer_call, list_failed,
+    requeue_failed,
 ]  # fmt: skip

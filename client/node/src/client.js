@@ -271,6 +271,11 @@ export class Turn {
     return this.#decide(callId, "approve", options);
   }
 
+  /** Rate the turn with a score from -1 (bad) to 1 (good). @param {number} score @param {{ note?: string }} [options] @returns {Promise<void>} */
+  async feedback(score, { note } = {}) {
+    await this.#http.json("PUT", path("turns", this.id, "feedback"), { body: { score, note } });
+  }
+
   /** Reject a tool call: it does not run, and the model receives the reason. @param {string} callId @param {{ by?: string, reason?: string }} [options] */
   reject(callId, options = {}) {
     return this.#decide(callId, "reject", options);

@@ -88,6 +88,8 @@ export const OPERATIONS = {
   show_result: {"method": "GET", "route": "/turns/{turn}/result", "body": false, "query": ["wait"]},
   cancel_turn: {"method": "POST", "route": "/turns/{turn}/cancel", "body": true, "query": []},
   requeue_turn: {"method": "POST", "route": "/turns/{turn}/requeue", "body": false, "query": []},
+  rate_turn: {"method": "PUT", "route": "/turns/{turn}/feedback", "body": true, "query": []},
+  list_feedback: {"method": "GET", "route": "/feedback", "body": false, "query": ["agent", "since", "conversation", "tenant", "limit"]},
   list_waiting: {"method": "GET", "route": "/waiting", "body": false, "query": ["tenant", "limit"]},
   approve_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/approve", "body": true, "query": []},
   reject_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/reject", "body": true, "query": []},

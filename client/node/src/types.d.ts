@@ -280,6 +280,7 @@ export interface TurnInfo {
   user_error?: string | null;
   user?: string | null;
   waits?: Wait[];
+  feedback?: Feedback | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -317,6 +318,13 @@ export interface Wait {
   until?: number | null;
   event?: string;
   after?: number;
+}
+/** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom. */
+export interface Feedback {
+  score: number;
+  note?: string | null;
+  by?: string | null;
+  at?: number;
 }
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
@@ -542,6 +550,54 @@ export interface TurnFailure {
   message: string;
   user_message?: string;
 }
+/** How good the turn was, from -1 (bad) to 1 (good), and perhaps why. */
+export interface Rate {
+  score: number;
+  note?: string | null;
+}
+/** Of which ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn. */
+export interface FeedbackQuery {
+  agent?: string | null;
+  since?: number;
+  conversation?: boolean;
+  tenant?: string | null;
+  limit?: number;
+}
+/** Turns with feedback, the last feedback first. */
+export interface RatedPage {
+  turns: RatedTurn[];
+}
+/** A turn with feedback: what ``TurnInfo`` tells, and the ``revision`` of the agent on which it ran. */
+export interface RatedTurn {
+  turn_id: string;
+  session_id: string;
+  status: Status;
+  input?: Message[];
+  agent?: string | null;
+  metadata?: JsonObject;
+  key?: string | null;
+  created?: number;
+  due?: number | null;
+  run?: number;
+  attempt?: number;
+  started?: number | null;
+  ended?: number | null;
+  code?: string | null;
+  error?: string | null;
+  usage?: Usage;
+  messages?: Message[];
+  calls?: OpenCall[];
+  decisions?: Decision[];
+  service?: ServiceAnswer | null;
+  steered_into?: string | null;
+  tenant?: string | null;
+  user_error?: string | null;
+  user?: string | null;
+  waits?: Wait[];
+  feedback?: Feedback | null;
+  revision?: string;
+  conversation?: Message[];
+}
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
@@ -617,6 +673,7 @@ export interface FailedTurn {
   user_error?: string | null;
   user?: string | null;
   waits?: Wait[];
+  feedback?: Feedback | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -800,6 +857,20 @@ export interface AgentRevision {
   promoted?: boolean;
   sessions?: number | null;
   pinned?: number | null;
+  figures?: Figures;
+}
+/** How the turns of a revision went that ended in the last weeks. */
+export interface Figures {
+  finished?: number;
+  failed?: number;
+  cancelled?: number;
+  tool_calls?: number;
+  tool_errors?: number;
+  tokens?: number;
+  cost?: number;
+  seconds?: number;
+  rated?: number;
+  scores?: number;
 }
 /** Which revisions of an agent sessions take at their next turns. */
 export interface Promotion {
@@ -1024,6 +1095,10 @@ export interface Operations {
   cancel_turn: { asked: { turn: string } & Cancel; answer: Cancelled };
   /** Run a failed turn again */
   requeue_turn: { asked: { turn: string }; answer: undefined };
+  /** Give feedback about a turn */
+  rate_turn: { asked: { turn: string } & Rate; answer: undefined };
+  /** List the turns with feedback, as long as they are kept, the last feedback first */
+  list_feedback: { asked: FeedbackQuery; answer: RatedPage };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */

@@ -10,7 +10,7 @@ from redis import Redis
 from support.offenders import for_each
 
 import antiphon.wire
-from antiphon.wire import archiving, editing, errors, promotions, revisions, suspension
+from antiphon.wire import archiving, editing, errors, feedback, promotions, revisions, suspension
 from antiphon.wire.cell import Cell
 from antiphon.wire.joining import inlined_keys
 from antiphon.wire.keys import CHANNELS, KINDS, RQ_KEYS
@@ -41,6 +41,7 @@ WRAPPERS = {
     "suspend": suspension.suspend,
     "begin": revisions.begin,
     "promote": promotions.write_promotions,
+    "rate": feedback.rate,
     "decide": suspension.decide,
     "notices/follow": notices.follow,
     "schedules/advance": schedules.advance,

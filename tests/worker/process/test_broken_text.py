@@ -199,14 +199,14 @@ async def test_a_turn_that_is_cancelled_while_it_ends_without_what_it_has_said_i
     monkeypatch.setattr(turn_module, "Unfinished", Unwritable)
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
         turn = await ensemble.submit("s", "no fail:rejected")
-        conclude = turn_module._Run._conclude
+        conclude = turn_module.TurnAttempt._conclude
 
         async def concluded(run, outcome):
             if run._bare:
                 await turn.cancel()
             return await conclude(run, outcome)
 
-        monkeypatch.setattr(turn_module._Run, "_conclude", concluded)
+        monkeypatch.setattr(turn_module.TurnAttempt, "_conclude", concluded)
         async with ensemble.worker():
             with pytest.raises(TurnCancelled):
                 await turn.result(30)

@@ -45,6 +45,14 @@ class SessionTransitions(Moves):
         self.promotions = after
         return [b"PROMOTED"]
 
+    def rate(self, turn_id: str, feedback: bytes, score: str, figures: str, lasts_ms: int) -> Answer:
+        """Keep the feedback about a turn. Only Redis has figures of revisions."""
+        turn, now = self.turns.get(turn_id), self.clock()
+        if turn is None or "deleted" in turn.record:
+            return [b"TURN_NOT_FOUND"]
+        turn.record.put(feedback=feedback, score=score, rated_at=now)
+        return [b"RATED", now]
+
     def snapshot(self, session_id: str, start: int, stop: int, turns: str) -> Answer:
         """Read a session at one moment: a page of its history, the running turn, and the cursor before its events."""
         session = self.find(session_id)

@@ -111,10 +111,10 @@ class TurnRunner:
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""
-        run = _Run(self, turn, lease)
+        run = TurnAttempt(self, turn, lease)
         outcome = await run.run()
         took = time.monotonic() - run.began
-        self._count(outcome, took)
+        self.count(run, outcome, took)
         self.tokens += run.meter.tokens if run.meter else 0
         self._log_end(turn, outcome, run.provider, took)
         name = str(outcome.__struct_config__.tag)
@@ -126,13 +126,13 @@ class TurnRunner:
     def _log_end(self, turn: ClaimedTurn, outcome: Outcome, provider: str, took: float) -> None:
         log_end(turn, outcome, provider, took)
 
-    def _count(self, outcome: Outcome, seconds: float) -> None:
+    def count(self, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:
         finished, failed, took = self.ended
         failed += isinstance(outcome, Failed)
         self.ended = (finished + isinstance(outcome, Finished), failed, took + seconds)
 
 
-class _Run:
+class TurnAttempt:
     """One attempt at a claimed turn: load, work, conclude."""
 
     def __init__(self, runner: TurnRunner, turn: ClaimedTurn, lease: Lease) -> None:
@@ -147,7 +147,7 @@ class _Run:
             else WatchedSink(turn, lease, runner.publisher, watch.event)
         )  # fmt: skip
         self._request: TurnRequest | None = None
-        self._journal: TurnJournal | None = None
+        self.journal: TurnJournal | None = None
         self.meter: Meter | None = None
         self.began = time.monotonic()
         self._tries = Tries(turn, runner.settings)
@@ -156,7 +156,7 @@ class _Run:
         self._memories = ""  # that are to index the turn
         self._bare = False  # what it has left cannot be written
         self.provider = ""
-        self._agent: str | None = None
+        self.agent: str | None = None
         self._charge: Charge | None = None
         self._ids = (turn.turn_id, turn.session_id)
 
@@ -218,7 +218,7 @@ class _Run:
         if not self._runner.has_others:
             return Failed.of(exc)
         assert self._request is not None
-        needed = tools_to_run(self._journal.entries if self._journal else (), claimed_decisions(self._turn))
+        needed = tools_to_run(self.journal.entries if self.journal else (), claimed_decisions(self._turn))
         needed -= {tool.name for tool in self._request.caller_tools}
         asked = self._charge.asked if self._charge else asked_agent(self._turn, self._request)
         return await self._runner.placement.leave(exc, self._turn, asked, needed, self._lease)
@@ -250,12 +250,12 @@ class _Run:
         check_request(request, len(turn.request))
         most = self._settings.turn_timeout
         async with TimeLimit(min(request.timeout or most, most)):
-            self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
+            self.journal = TurnJournal(self._cell, turn, self._lease, self._sink)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             attempt = Attempt(self._cell, turn, request, self._lease, self._sink, self._runner.prices, most)
             while True:
                 with suppress(HandOff):
-                    return await self._run_agent(attempt, self._journal)
+                    return await self._run_agent(attempt, self.journal)
                 self._turn.lacking = ""  # other Apps may have the next agent
 
     async def _run_agent(self, attempt: Attempt, journal: TurnJournal) -> Finished | Waiting:
@@ -303,10 +303,10 @@ class _Run:
     async def _opened(self, turn: ClaimedTurn, agent: AgentSpec, charge: Charge) -> AgentSpec:
         """Note which agent runs the turn, if this worker has its revision."""
         if self._runner.has_others and charge.handed is not None and not charge.begins:
-            await self._runner.placement.settle_target(turn, agent, charge.handed, self._lease, self._journal)
+            await self._runner.placement.settle_target(turn, agent, charge.handed, self._lease, self.journal)
         elif self._runner.has_others and self._runner.placement.asks(turn, agent):
             await self._runner.placement.settle(turn, agent, self._lease, self._sink)
-        self.provider, self._tries.retry, self._agent = agent.provider, agent.retry, agent.name
+        self.provider, self._tries.retry, self.agent = agent.provider, agent.retry, agent.name
         if self.watch is not None:
             with suppress(Exception):
                 self.watch.opened(agent, agent.name in self._runner.app.agents)
@@ -365,7 +365,7 @@ class _Run:
         unfinished = self._unfinished()
         if not await self._finds_place():
             keep = "nothing"
-        kept = stamp(*unfinished.kept(keep), self._turn.turn_id, self._turn.created, self._agent)
+        kept = stamp(*unfinished.kept(keep), self._turn.turn_id, self._turn.created, self.agent)
         if self._charge is not None:
             self._charge.mark(kept)
         response, calls = unfinished.recorded(*self._ids, kept)
@@ -395,7 +395,7 @@ class _Run:
             return Unfinished([], [], "")
         try:
             self._request = self._request or decode_request(self._turn.request)
-            entries = self._journal.entries if self._journal else [*map(decode_entry, self._turn.journal)]
+            entries = self.journal.entries if self.journal else [*map(decode_entry, self._turn.journal)]
             used = self.meter.used if self.meter else None
             return Unfinished(
                 self._request.messages, entries, self._sink.said(), claimed_decisions(self._turn), used

@@ -23,11 +23,11 @@ from antiphon_worker.memory.titles import Titles
 from antiphon_worker.observing.observer import observer_of, watch_redis
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.control import Control
+from antiphon_worker.process.figures import CountingRunner
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
 from antiphon_worker.process.service import Service
-from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.providers.http.limits import Gate
 from antiphon_worker.resilience import RateLimits
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
@@ -92,7 +92,7 @@ class Worker:
         feed, publisher, gate = LiveFeed(cell.redis), Publisher(cell), RateLimits(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
         cells = self._open_cells() if len(self.settings.cell_urls) > 1 else Cells([cell])
-        runner = TurnRunner(cell, publisher, self._app, self.settings, gate, cells, observer)
+        runner = CountingRunner(cell, publisher, self._app, self.settings, gate, cells, observer)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
@@ -101,8 +101,8 @@ class Worker:
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
-            cell, self.name, self.settings.queues, runner.placement.parts,
-            lambda: consumer.busy, consumer.running, lambda: runner.ended, lambda: (runner.tokens, publisher.lag),
+            cell, self.name, self.settings.queues, runner.placement.parts, lambda: consumer.busy, consumer.running,
+            lambda: runner.ended, lambda: (runner.tokens, publisher.lag), lambda: runner.figures,
         )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:

@@ -16,7 +16,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.lists.reading import fields_of, workers_of
 from antiphon.wire.lists.workers import FIELD
-from antiphon.wire.records import ClaimedTurn
+from antiphon.wire.records import ClaimedTurn, TurnRecord
 
 PAGE = 1000  # sessions that one round trip looks at
 LOOKED_AT = 21  # turns of a session, the current one among them
@@ -95,6 +95,20 @@ async def begun_turns(cell: Cell) -> list[BegunTurn]:
     return found
 
 
+async def revision_of(cell: Cell, record: TurnRecord) -> tuple[str, str]:
+    """Return the agent and the revision on which a turn ran, each '' if it is not known. Raises ``StoreError``."""
+    noted, app = (text_of(record.fields.get(name)) for name in ("revision", "app"))
+    if not (noted or app):
+        return "", ""
+    own = record.fields.get("agent")
+    if not own:
+        ((own,),) = await fields_of(cell, [cell.keys.session(record.session_id)], "agent")
+        own = cell.seal.open(record.session_id, "agent", own or b"")
+    known = {} if not app else await revisions_of_app(cell, app) or {}
+    name = _named(own) or (next(iter(known)) if len(known) == 1 else "")
+    return name, noted or (known[name].id if name in known else "")
+
+
 class LastTurn(NamedTuple):
     """The App on which a turn began, by its hash, and its revision if that was noted."""
 
@@ -153,7 +167,13 @@ async def _revision(cell: Cell, app: str, agent: str, apps: dict[str, Mapping[st
 
 def _agent_name(cell: Cell, session: str, stored: bytes | None) -> str:
     """The name of an agent that is stored as its name or as a whole; '' without one, or if it cannot be opened."""
-    with suppress(CorruptRecord, msgspec.MsgspecError, UnicodeError):
-        found: Any = msgspec.json.decode(cell.seal.open(session, "agent", stored or b"") or b"null")
+    with suppress(CorruptRecord):
+        return _named(cell.seal.open(session, "agent", stored or b""))
+    return ""
+
+
+def _named(stored: bytes | None) -> str:
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        found: Any = msgspec.json.decode(stored or b"null")
         return found if isinstance(found, str) else found.get("name") or "" if isinstance(found, dict) else ""
     return ""

@@ -5,9 +5,11 @@ import { FailedPanel } from "./failed.js";
 import { arrange, h, notify, panel, pointTo, press, say, sessionLink, show } from "./showing/dom.js";
 import { ago, count, duration, many, short } from "./showing/format.js";
 
+const AGENTS_MS = 10_000; // between two looks at the agents, for which the gateway reads all unfinished turns
+
 /** `counts` of the list of sessions; `refresh` reads what this shows. */
 export class Overview {
-  #views = {};
+  #looked = 0;
 
   constructor() {
     this.tiles = h("div", { id: "tiles" });
@@ -15,7 +17,8 @@ export class Overview {
     this.failed = new FailedPanel();
     this.queues = table("Queues", ["Queue", "Queued", "Oldest", "Running", "Waiting", "Delayed", "Workers"], "There are no queues yet.");
     this.workers = table("Workers", ["Worker", "Turns", "Queues", "Finished", "Failed", "Started", "Heard"], "No worker is alive: turns wait until one starts.");
-    document.getElementById("overview").append(h("h1", {}, "Overview"), this.tiles, this.waiting.node, this.failed.node, this.queues.node, this.workers.node);
+    this.agents = table("Agents", ["Agent", "Revision", "Share", "Workers", "Running", "Ended", "Failed", "Tool errors", "Tokens", "Cost", "Seconds", "Feedback"], "No worker has agents of its own.");
+    document.getElementById("overview").append(h("h1", {}, "Overview"), this.tiles, this.waiting.node, this.failed.node, this.queues.node, this.workers.node, this.agents.node);
   }
 
   /** Read everything that this key may see. `waiting` and `counts` are known already. Throws `AntiphonError`. */
@@ -29,6 +32,14 @@ export class Overview {
     if (queues) this.queues.update(queues.queues, (one) => one.name, queueCells);
     show(this.workers.node, workers !== null);
     if (workers) this.workers.update(workers.workers, (one) => one.name, workerCells);
+    if (Date.now() - this.#looked > AGENTS_MS) await this.#drawAgents();
+  }
+
+  async #drawAgents() {
+    const agents = await allowed("/agents");
+    this.#looked = Date.now();
+    show(this.agents.node, agents !== null);
+    if (agents) this.agents.update(agents.agents, (one) => `${one.agent}@${one.revision}`, agentCells);
   }
 
   #drawTiles(counts, queues, workers, waiting) {
@@ -112,6 +123,16 @@ const workerCells = (one) => [
   one.name, count(one.running), one.queues.join(", "), count(one.finished), count(one.failed),
   one.since ? ago(one.since) : "–", one.heard ? ago(one.heard) : "–",
 ];
+
+const agentCells = (one) => {
+  const { finished = 0, failed = 0, cancelled = 0, tool_calls = 0, tool_errors = 0, tokens = 0, cost = 0, seconds = 0, rated = 0, scores = 0 } = one.figures;
+  const ended = finished + failed + cancelled;
+  return [
+    one.agent, one.label ? `${one.revision} (${one.label})` : one.revision, typeof one.share === "number" ? `${+(one.share * 100).toFixed(4)} %` : "–",
+    count(one.workers.length), count(one.running), count(ended), count(failed), tool_calls ? `${count(tool_errors)} of ${count(tool_calls)}` : "–",
+    count(tokens), `$${cost.toFixed(4)}`, ended ? (seconds / ended).toFixed(2) : "–", rated ? `${(scores / rated).toFixed(2)} (${count(rated)})` : "–",
+  ];
+};
 
 class Waiting {
   constructor() {

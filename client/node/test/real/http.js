@@ -181,6 +181,11 @@ test("people and callers decide about tool calls, once", async () => {
   }
   assert.deepEqual(decided, ["sign", "look"]);
   assert.equal((await turn.result()).tool_calls.length, 2);
+  await turn.feedback(1, { note: "Right." });
+  const { score, note } = /** @type {any} */ ((await turn.info()).feedback);
+  assert.deepEqual([score, note], [1, "Right."]);
+  const { turns } = await client.call("list_feedback", { limit: 100 });
+  assert.ok(turns.some((/** @type {any} */ one) => one.turn_id === turn.id));
 });
 
 test("a wrong key, a wrong address and nothing at all are errors of their own", async () => {

@@ -37,7 +37,7 @@ local function requeue(session, turn, now, behind, again)
   redis.call('HDEL', key_turn(turn), 'cancel', 'error', 'error_code', 'done', 'given_back', 'first_seq', 'last_seq',
     'started_at', 'ended_at', 'retry_at', 'response', 'failing', 'keep', 'place', 'journal', 'service', 'steers',
     'steered_into', 'session_usage', 'own_usage', 'lacking', 'waited', 'offered_at', 'app',
-    'revision', 'begun', 'missed_at', 'answering')
+    'revision', 'begun', 'missed_at', 'answering', 'feedback', 'score', 'rated_at')
   for entry in string.gmatch(redis.call('HGET', key_turn(turn), 'steered') or '', '[^\n]+') do
     redis.call('RPUSH', key_journal(turn), entry) -- what its earlier runs were steered with belongs to its input
   end

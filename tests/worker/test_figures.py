@@ -1,0 +1,150 @@
+"""Each revision of an agent has figures of its ended turns, and of what people say of them."""
+
+import asyncio
+import json
+
+import pytest
+from support.eventually import wait_until_async
+from support.gateway import keys, programs, stand
+from support.here import running_worker
+from support.revisions import client_of
+
+from antiphon import Agent, tool
+from antiphon.cli.main import main
+from antiphon.errors import TurnNotFound, UsageError
+from antiphon.metrics import families
+from antiphon.model.feedback import Figures, checked_feedback
+from antiphon.redis.deployment import cell_states
+from antiphon.testing import script, tool_call
+from antiphon_gateway import Access
+from antiphon_worker.app import App
+
+pytestmark = pytest.mark.one_server
+
+
+@tool
+def lookup() -> str:
+    """Look it up."""
+    raise ValueError("not there")
+
+
+SUPPORT = Agent(
+    script(tool_call("lookup"), "Gone.", repeat=True), "any", name="support", tools=[lookup], label="v1"
+)
+APP = App(agents=[SUPPORT])
+
+
+async def figures(client) -> Figures:
+    found = [one.figures async for one in client.agents() if one.agent == "support"]
+    return sum(found, Figures())
+
+
+async def ended(client, number: int) -> None:
+    async def written() -> bool:
+        return (await figures(client)).turns == number
+
+    await wait_until_async(written, 30, "the figures are written")
+
+
+async def answered(client, session="s"):
+    turn = await client.submit(session, "Where is it?", agent="support")
+    assert (await turn.result(30)).text == "Gone."
+    return turn
+
+
+async def test_ended_turns_are_counted_by_their_revision(redis_url):
+    async with client_of(redis_url) as client:
+        async with running_worker(redis_url, APP):
+            for session in ("s", "s", "t"):
+                await answered(client, session)
+            await ended(client, 3)
+            found = await figures(client)
+            assert (found.finished, found.tool_calls, found.tool_errors) == (3, 3, 3)
+            assert found.tokens > 0
+            assert found.mean_seconds > 0
+            (state,) = await cell_states([redis_url], "ant")
+            told = {one.name: one.samples for one in families([state])}
+            (sample,) = told["antiphon_revision_tool_errors"]
+            assert (sample.labels["agent"], sample.labels["revision"], sample.value) == (
+                "support",
+                SUPPORT.revision,
+                3,
+            )
+        async with running_worker(redis_url, APP):
+            await answered(client)
+            await ended(client, 4)
+
+
+async def test_feedback_is_kept_with_its_turn_and_counted_for_its_revision(redis_url):
+    async with client_of(redis_url) as client, running_worker(redis_url, APP):
+        first, second = await answered(client), await answered(client)
+        assert (await first.info()).feedback is None
+        await first.feedback(1, "Right.", by="ada")
+        await second.feedback(-1)
+        await second.feedback(0)
+        said = (await first.info()).feedback
+        assert (said.score, said.note, said.by) == (1.0, "Right.", "ada")
+        found = await figures(client)
+        assert (found.rated, found.score) == (2, 0.5)
+        rated = [one async for one in client.agents().feedback("support", conversation=True)]
+        assert [(one.turn_id, one.revision) for one in rated] == [
+            (second.id, SUPPORT.revision), (first.id, SUPPORT.revision),
+        ]  # fmt: skip
+        assert [one.role for one in rated[0].conversation] == ["user", "assistant", "tool", "assistant"]
+        assert rated[1].conversation == []
+        assert [one async for one in client.agents().feedback("sales")] == []
+        assert [one async for one in client.agents().feedback(since=rated[0].feedback.at + 1)] == []
+        await client.session("s").delete()
+        assert [one async for one in client.agents().feedback()] == []
+        with pytest.raises(TurnNotFound):
+            await first.feedback(1)
+
+
+@pytest.mark.parametrize(
+    "given", [(2,), (True,), ("up",), (float("nan"),), (1, 5), (1, "x" * 4001), (1, None, ""), (1, None, 5)]
+)
+def test_feedback_is_checked(given):
+    score, note, by = (*given, None, None)[:3]
+    with pytest.raises(UsageError, match=r"score|note|by"):
+        checked_feedback(score, note, by)
+
+
+def test_a_turn_without_redis_takes_feedback():
+    agent = Agent(script("Hello."), "any")
+    turn = agent.session("s").submit("Hello")
+    assert turn.result(30).text == "Hello."
+    turn.feedback(0.5, "Fine.")
+    assert turn.info().feedback.score == 0.5
+
+
+async def test_feedback_over_http_and_from_the_shell(redis_url, tmp_path, capsys):
+    known, secrets = keys(a={"tenant": "a"}, b={"tenant": "b"})
+    access = Access(known, secret="a secret that every replica has, 32 bytes")
+
+    async def shell(*argv, code=0):
+        assert await asyncio.to_thread(main, [*argv, "--redis-url", redis_url]) == code
+        return capsys.readouterr()
+
+    async with (
+        stand(redis_url, tmp_path, access=access) as (_, api, _), programs(api, secrets) as all_,
+        client_of(redis_url) as client, running_worker(redis_url, APP),
+    ):  # fmt: skip
+        turn = await client.submit("mine", "Where is it?", agent="support", tenant="a")
+        await turn.result(30)
+        await all_["a"].call("PUT", f"/turns/{turn.id}/feedback", 204, json={"score": 1, "note": "Right."})
+        await all_["a"].call("PUT", f"/turns/{turn.id}/feedback", 400, json={"score": 2})
+        await all_["b"].call("PUT", f"/turns/{turn.id}/feedback", 404, json={"score": 1})
+        (rated,) = (await all_["a"].get("/feedback?conversation=true&agent=support"))["turns"]
+        assert (rated["turn_id"], rated["feedback"]["score"], rated["feedback"]["by"]) == (
+            turn.id,
+            1.0,
+            "key a",
+        )
+        assert (await all_["b"].get("/feedback"))["turns"] == []
+        told = json.loads((await shell("feedback", "add", turn.id, "down", "--note", "Wrong.", "--json")).out)
+        assert (told["score"], told["note"]) == (-1.0, "Wrong.")
+        assert "Wrong." in (await shell("feedback")).out
+        line = json.loads((await shell("feedback", "--json", "--conversation", "--tenant", "a")).out)
+        assert (line["turn_id"], line["revision"]) == (turn.id, SUPPORT.revision)
+        assert "must be up, down" in (await shell("feedback", "add", turn.id, "meh", code=2)).err
+        assert "-1.00 (1)" in (await shell("agents")).out
