@@ -47,6 +47,7 @@ def deployment(request, redis_server, monkeypatch):
                 for session in redis.zrange("ant:sessions", 0, -1):
                     client.session(session.decode()).delete()
             left = [key for key, data in dumped(redis).items() if holds(data)]
-            assert all(key.startswith(b"antiphon:saved:") for key in left), (
-                "an archiver removes the copy in a minute"
+            stays = b"antiphon:saved:", b"ant:event_data:"
+            assert all(key.startswith(stays) for key in left), (
+                "an archiver removes the copy in a minute, and a sent event is kept for a day"
             )

@@ -38,6 +38,14 @@ def breaks() -> str:
     raise ValueError(f"{MARKER} broke")
 
 
+@tool
+async def settle(context: Context) -> str:
+    """Settle."""
+    step = await context.step("note", lambda: f"{MARKER} step")
+    paid = await context.wait_for_event("paid", timeout=60)
+    return f"{step}, {paid['what']}"
+
+
 @tool(approval=True)
 def pay(to: str) -> str:
     """Pay."""
@@ -229,6 +237,23 @@ def test_delayed_turns_schedules_and_those_who_follow_all(deployment):
         client.schedules("s").set("refused", SAID, every=1, agent=agent)
         wait_until(lambda: next(iter(client.schedules("s"))).error, description="its turn is refused")
         client.schedules("s").delete("refused")
+
+
+def test_steps_and_sent_events(deployment):
+    deployment.use(entries(tool_call("settle"), SAID))
+    turn = deployment.agent(tools=[settle]).session("s").submit(SAID)
+    wait_until(lambda: turn.status() == "suspended", description="it waits for the event")
+    with Client(deployment.url) as client:
+        assert client.send_event("paid", {"what": MARKER}, key=f"{MARKER} key") == 1
+        assert turn.result(20).tool_calls[0].result == f"{MARKER} step, {MARKER}"
+        schedules = client.schedules("t")
+        schedules.set("paid", SAID, on="paid", agent=Agent("scripted", "any", system=MARKER))
+        assert client.send_event("paid", {"what": MARKER}) == 1
+        [one] = schedules
+        started = client.turn(one.last_turn)
+        assert started.result(20).text
+        assert MARKER in started.info().input[1].text
+        schedules.delete("paid")
 
 
 def test_webhooks(deployment):

@@ -30,12 +30,12 @@ FILES = [
     "claim", "emit", "append_step", "finish", "give_back", "steer", "cancel", "submit",
     "suspend", "decide", "reap", "requeue", "editing/edit", "editing/fork", "limits/admit", "limits/limit",
     "notices/follow", "schedules/advance", "schedules/write", "webhooks/release", "webhooks/settle", "webhooks/take",
-    "webhooks/write", "events/send",
+    "webhooks/write", "events/send", "budgets/reserve", "budgets/capture", "budgets/note", "budgets/wake",
     *(f"include/{name}" for name in (
         "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
         "life", "damage", "crashed", "suspended", "watch", "give_up", "clock_back", "jobs", "foreign", "cut", "tenants",
         "shares", "let_in", "stop", "busy", "scheduled", "notices", "following", "webhooks",
-        "events",
+        "events", "ledgers",
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0

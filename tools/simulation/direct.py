@@ -106,7 +106,7 @@ class DirectRedis:
         while (heard := self._reader.gets()) is not _MORE:
             self.changed.update(heard[1] or ())
 
-    async def execute_command(self, *arguments: Any) -> Any:
+    async def execute_command(self, *arguments: Any, promises: bool = False) -> Any:
         return self.call(*arguments)
 
     # what is asked where keys that all sessions share may be damaged

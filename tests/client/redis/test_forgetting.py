@@ -47,10 +47,15 @@ def test_a_tenant_is_forgotten_with_all_that_it_has(client, redis_url):
     client.schedules("a-new", tenant="a").set("daily", MARKER, every=3600, agent=AGENT)
     client.webhooks(tenant="a").set("hook", "https://example.com/Qz7Marker")
     client.memory(tenant="a").add(MARKER)
+    client.schedules("a-paid", tenant="a").set("paid", MARKER, on="paid", agent=AGENT)
+    for key in ("1", "2"):
+        assert client.send_event("paid", {"what": MARKER}, key=key, tenant="a") == 1
+    client.schedules("a-paid", tenant="a").delete("paid")
+    assert client.send_event("other", MARKER, tenant="a") == 0
     assert leaks(redis_url)
     found = client.forget(tenant="a")
-    assert (len(found.sessions), found.turns, found.webhooks, found.facts) == (3, 1, 1, 1)
-    assert found.schedules == 1
+    assert (len(found.sessions), found.turns, found.webhooks, found.facts) == (4, 1, 1, 1)
+    assert (found.schedules, found.events) == (1, 3)
     assert found.searched > 5
     assert (found.left, found.pending) == ([], [])
     assert leaks(redis_url) == set()
@@ -59,7 +64,10 @@ def test_a_tenant_is_forgotten_with_all_that_it_has(client, redis_url):
 def test_others_keep_what_they_have(client, redis_url):
     talk(client, "mine", "a")
     kept = talk(client, "theirs", "b"), talk(client, "nobodys")
-    client.forget(tenant="a")
+    for tenant in ("a", "b", None):
+        client.send_event("paid", MARKER, tenant=tenant)
+    assert client.forget(tenant="a").events == 1
+    assert leaks(redis_url) >= {b"ant:event_data:paid", b"ant:event_data:paid b"}
     assert [turn.info().input[0].text for turn in kept] == [MARKER] * 2
     with pytest.raises(WrongTenant):
         client.forget(session="theirs", tenant="a")
