@@ -39,8 +39,9 @@ from antiphon.session.runtime import (
 )
 from antiphon.session.session import Session, SessionList
 from antiphon.tools import Tool
-from antiphon.tools.approval import AgentRule, ApprovalRule, agent_rule
+from antiphon.tools.approval import AgentRule, ApprovalRule, ToolRule, agent_rule
 from antiphon.tools.caller import caller_tools as declared_tools
+from antiphon.tools.children import ChildTool
 
 if TYPE_CHECKING:
     from antiphon.memory.declaration import Memory
@@ -319,6 +320,27 @@ class Agent:
         if limits:
             return LIMITED
         return WAITS if self.caller_tools or self.approval != ApprovalRule() else 1
+
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | timedelta | None = None,
+        approval: ToolRule = False,
+    ) -> ChildTool:
+        """Return the agent as a tool for other agents. Each call runs as a turn of its own, a child of the other turn.
+
+        The child runs in a new session, on any worker that has the agent, and sees only the ``input`` of the call. The
+        turn that waits for it is suspended and holds no worker. After ``timeout`` (seconds or a timedelta) the child is
+        cancelled and the call fails. ``name`` and ``description`` are what the model sees, by default the agent's name.
+        ``approval`` is that of ``antiphon.tool``. Raises ``UsageError`` if the agent has no name.
+
+        >>> writer = Agent("scripted", "any", name="writer", tools=[agent.as_tool(timeout=600)])
+        >>> writer.tools[0].name
+        'parrot'
+        """
+        return ChildTool(self, name=name, description=description, timeout=timeout, approval=approval)
 
     @property
     def runtime(self) -> Runtime:

@@ -314,10 +314,16 @@ class Handoff(EventBase, tag="handoff"):
 
 
 class ChildEvent(EventBase, tag="child_event"):
-    """Reserved: nothing publishes it yet."""
+    """A child turn (``child_id``) of the tool call has begun or ended: its own ``event``. ``agent`` runs it.
+
+    ``event`` is its ``turn_queued``, without input, or the event that ended it. It has the ``session_id`` of the child.
+    """
 
     type: ClassVar[Literal["child_event"]] = "child_event"
     child_id: str = ""
+    call_id: str = ""
+    agent: str = ""
+    depth: int = 0
     event: dict[str, Any] = field(default_factory=dict)
 
 

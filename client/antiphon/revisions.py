@@ -12,6 +12,7 @@ import msgspec
 from antiphon.errors import UsageError
 from antiphon.input.values import is_a
 from antiphon.tools.approval import ApprovalRule
+from antiphon.tools.children import ChildTool
 
 if TYPE_CHECKING:
     from antiphon.hooks import Hook
@@ -85,7 +86,8 @@ def digest_of(whole: Mapping[str, Any]) -> str:
 
 
 def _tool(tool: Tool[..., Any]) -> dict[str, Any]:
-    return {
+    child = {"agent": tool.agent.name, "seconds": tool.wait_seconds} if isinstance(tool, ChildTool) else {}
+    return child | {
         "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict,
         "timeout": tool.timeout, "at_most_once": tool.at_most_once, "approval": _rule(tool.approval),
     }  # fmt: skip

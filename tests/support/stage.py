@@ -128,6 +128,8 @@ class StageModel:
         done = sum(message.role == "tool" for message in request.messages[_last_user(request.messages) :])
         if done < len(tools):
             arguments = {} if tools[done].startswith("transfer_to_") else {"text": text}
+            if tools[done] == "understudy":
+                arguments = {"input": text.replace("tool:understudy", "").strip()}
             call = ToolCall(f"call_{done + 1}", tools[done], arguments)
             yield ToolCallPiece(call.call_id, call.name, call.arguments_text)
             yield _result(request, [call])
@@ -225,6 +227,7 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         stage.note("tool", tool="guarded", text=text)
         return "guarded"
 
+    understudy = Agent(provider="stage", model="stage-1", name="understudy")
     remembering: list[Agent] = []
     providers: dict[str, Any] = {"stage": StageModel(stage)}
     if "STAGE_MEMORY" in os.environ:
@@ -234,10 +237,21 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
     return App(
         agents=[  # two, so that a turn has to name one
             Agent(provider="stage", model="stage-1", name="stage", tools=[note, wait, guarded]),
-            Agent(provider="stage", model="stage-1", name="understudy"),
+            understudy,
             *remembering,
         ],
-        tools=[note, pay, sign, wait, watch, nap, block, guarded, *harmful_tools(stage.harms)],
+        tools=[
+            note,
+            pay,
+            sign,
+            wait,
+            watch,
+            nap,
+            block,
+            guarded,
+            understudy.as_tool(),
+            *harmful_tools(stage.harms),
+        ],
         providers=providers,
         store=store,
         travelling=Allow(providers="any", parameters="any", system=True),

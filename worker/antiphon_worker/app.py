@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +34,7 @@ from antiphon.stores.base import SessionStore
 from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
 from antiphon.tools.approval import ApprovalRule
+from antiphon.tools.children import ChildTool
 from antiphon_worker.archive import Archive
 from antiphon_worker.inline_agents import Allow, Door
 from antiphon_worker.loop.costs import Meter, Price, Prices, prices_of, stop_functions
@@ -156,6 +158,7 @@ class App:
         self.revisions: dict[str, Revision] = {}
         self.lacking: dict[str, list[str]] = {}
         self._added: dict[str, Agent] = {}
+        self.children = False  # whether an agent is a tool of others
         self.pins = False  # whether sessions of one of its agents keep the revision that they began with
 
     def _note_turns(self) -> None:
@@ -236,6 +239,9 @@ class App:
         return None if limits is None else limits.named()
 
     def _add_tool(self, tool: Tool[..., Any]) -> None:
+        if isinstance(tool, ChildTool):
+            self.children = True
+            self._add_agent(tool.agent)
         known = self._tools.setdefault(tool.name, tool)
         if known is not tool and _what(known) != _what(tool):
             raise SettingsError(
@@ -416,6 +422,14 @@ class App:
         if self._archive is None and (url or self._store):
             self._archive = Archive(self._store or store_at(url))
         return self._archive
+
+    def submitting(self, agent: Agent) -> AbstractContextManager[None]:
+        """Let a turn that is submitted within this find its agent, which is one of the App.
+
+        >>> with app.submitting(support):
+        ...     pass
+        """
+        return nullcontext()
 
     async def preload(self) -> None:
         """Open providers before the first turn: those of the App's agents, or without agents those with an API key.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, read_client
 from antiphon.cli.terminal import Paint, clock_time, counted, one_line
 from antiphon.client import AsyncClient
+from antiphon.errors import TurnNotFound
 from antiphon.events import (
     BudgetReachedEvent,
+    ChildEvent,
     ContextReduced,
     Event,
     Handoff,
@@ -174,6 +178,15 @@ class _Teller:
             "cyan",
         )
 
+    def of_child(self, event: ChildEvent) -> None:
+        kind = str(event.event.get("type", "")).removeprefix("turn_")
+        if kind == "queued":
+            self._say(f"The agent {event.agent} began the child turn {event.child_id}.", "cyan")
+        else:
+            self._say(
+                f"The child turn {event.child_id} of the agent {event.agent} has ended: {kind}.", "cyan"
+            )
+
     def budget_reached(self, event: BudgetReachedEvent) -> None:
         limit = f"${event.limit:,.15g}" if event.unit == "cost" else f"{event.limit:,.15g} tokens"
         ends = {
@@ -266,6 +279,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     ToolResultEvent: _Teller.returned,
     ModelChanged: _Teller.changed,
     Handoff: _Teller.handed_over,
+    ChildEvent: _Teller.of_child,
     BudgetReachedEvent: _Teller.budget_reached,
     ContextReduced: _Teller.context_reduced,
     RecallFailed: _Teller.recall_failed,
@@ -304,10 +318,39 @@ async def _told(client: AsyncClient, turn: str) -> _Told:
     known = turn_id(turn)
     cell = client.connections.cell_of_turn(known)
     record = await cell.turn(known)
-    story = story_of(await turn_log(cell, record), await cell.server_ms())
+    events = await turn_log(cell, record)
+    story, children = story_of(events, await cell.server_ms()), await _children(client, events)
     info = turn_info(record)
     session = await found_in(cell, SessionId(info.session_id))
-    return _Told(record, info, runs_of(record), story, await unserved(cell, known), session.value("usage"))
+    return _Told(
+        record, info, runs_of(record), story, await unserved(cell, known), session.value("usage"), children
+    )
+
+
+class Child(Struct):
+    """A child turn with its own children, as far as they are kept."""
+
+    turn_id: str
+    agent: str
+    status: str
+    children: list[Child] = field(default_factory=list)
+
+    def lines(self, indent: str = "  ") -> list[str]:
+        """Return the tree of this child as lines."""
+        own = f"{indent}{self.agent}: {self.turn_id} is {self.status}"
+        return [own, *(line for child in self.children for line in child.lines(indent + "  "))]
+
+
+async def _children(client: AsyncClient, events: Iterable[Event]) -> list[Child]:
+    found: dict[str, Child] = {}
+    for event in events:
+        if isinstance(event, ChildEvent) and event.child_id not in found:
+            cell = client.connections.cell_of_turn(turn_id(event.child_id))
+            with suppress(TurnNotFound):
+                record = await cell.turn(turn_id(event.child_id))
+                below = await _children(client, await turn_log(cell, record))
+                found[event.child_id] = Child(event.child_id, event.agent, record.status, below)
+    return list(found.values())
 
 
 class _Told:
@@ -315,9 +358,9 @@ class _Told:
 
     def __init__(
         self, record: TurnRecord, info: TurnInfo, runs: list[TurnRun], story: Story, hint: str,
-        session_usage: Usage | None,
+        session_usage: Usage | None, children: list[Child],
     ) -> None:  # fmt: skip
-        self._session_usage = session_usage
+        self._session_usage, self._children = session_usage, children
         self._info = info
         self._runs = runs
         self._story = story
@@ -337,6 +380,7 @@ class _Told:
             "worker": self._worker, "crashes": self._crashes, "errors": self._errors, "created": info.created,
             "started": info.started, "ended": info.ended, "code": info.code, "error": info.error,
             "usage": info.usage, "session_usage": self._session_usage, "seconds": self._story.seconds,
+            "children": msgspec.to_builtins(self._children),
             "story": [{"at": one.at, "text": one.text} for one in self._story.sentences],
         }  # fmt: skip
 
@@ -359,6 +403,8 @@ class _Told:
             print(f"{paint(clock_time(one.at), 'dim')}  {paint(one.text, *filter(None, [one.style]))}")
         if not self._story.sentences:
             print("Its events are no longer kept.")
+        for one in self._children:
+            print("\n".join(one.lines()))
         print()
         print(self._time())
         self._next(paint)

@@ -56,6 +56,7 @@ class Limits:
     answer_calls: int = _limit(256, "tool calls in one answer of a model")
     call_bytes: int = _limit(1024 * 1024, "one tool call of a model: its name, its id and its arguments")
     max_steps: int = _limit(1_000, "model calls of one turn")
+    child_depth: int = _limit(3, "levels of sub-agents below a turn without a parent")
     fallbacks: int = _limit(16, "models that an agent names as fallbacks")
     script_answers: int = _limit(1_000, "answers of a script that comes with a turn")
     script_delay: int = _limit(60, "seconds before each of its pieces")

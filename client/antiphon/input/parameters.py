@@ -192,7 +192,7 @@ _PLACES: dict[str, str] = {
     "the keywords themselves, such as Agent(…, temperature=0.2)": "generate_content_config model_settings params",
     "App(providers={…})": "providers",
     "session.variables, or submit(…, metadata=…), which tools read from their Context": "deps deps_type",
-    "a tool that runs the other agent in session.child()": "allow_delegation managed_agents sub_agents team",
+    "Agent(tools=[agent.as_tool()])": "allow_delegation managed_agents sub_agents team",
     "Agent(handoffs=[…])": "can_handoff_to handoff_description",
     "a tool for each function of the server": "mcp mcp_config mcp_servers",
     "Agent(hooks=[…])": "guardrails hooks hook_providers middleware",

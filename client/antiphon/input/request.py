@@ -161,6 +161,15 @@ class OutputSpec(Struct, omit_defaults=True):
     wrapped: bool = False
 
 
+class ParentTurn(Struct, omit_defaults=True):
+    """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 for a child of another turn."""
+
+    session_id: str
+    turn_id: str
+    run: int = 1
+    depth: int = 1
+
+
 class TurnRequest(Struct, omit_defaults=True):
     """The input of a turn and the options for running it.
 
@@ -172,7 +181,7 @@ class TurnRequest(Struct, omit_defaults=True):
     turns of the session pass this one by while it is suspended. ``instructions`` take the place of the system prompt,
     and ``max_tool_calls`` is how many calls of the workers' tools the turn may make; a request with one of them has the
     ``version`` ``OWN_RULES``. ``trace`` is the W3C ``traceparent`` of the span in which it was submitted, if its
-    process uses OpenTelemetry. ``user`` names the user that the turn is of.
+    process uses OpenTelemetry. ``user`` names the user that the turn is of. ``parent`` is the turn that a child is of.
     """
 
     messages: list[Message]
@@ -189,6 +198,7 @@ class TurnRequest(Struct, omit_defaults=True):
     version: int | str = 1
     trace: str = ""
     user: str | None = None
+    parent: ParentTurn | None = None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

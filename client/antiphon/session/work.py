@@ -435,7 +435,7 @@ class Work(Struct):
         return request
 
 
-_TRAVELLING = [name for name in TurnRequest.__struct_fields__ if name not in ("version", "trace")]
+_TRAVELLING = [name for name in TurnRequest.__struct_fields__ if name not in ("version", "trace", "parent")]
 _travelling_of: Callable[[Work], tuple[Any, ...]] = attrgetter(*_TRAVELLING)
 
 

@@ -22,6 +22,7 @@ from antiphon.cli.main import commands, main
 from antiphon.cli.terminal import EventLines, Paint, counted, printable, safe_json
 from antiphon.client import Client
 from antiphon.events import (
+    ChildEvent,
     Handoff,
     ModelChanged,
     RecallFailed,
@@ -224,6 +225,7 @@ HOSTILE = [
     ToolResultEvent(call_id=ATTACK, name=ATTACK, result=ATTACK, is_error=True),
     ModelChanged(source=ATTACK, target=ATTACK, code=ATTACK),
     Handoff(source=ATTACK, target=ATTACK, reason=ATTACK),
+    ChildEvent(child_id=ATTACK, agent=ATTACK, event={"type": ATTACK}),
     RecallFailed(memory=ATTACK, error=ATTACK),
     TurnRetrying(attempt=1, code=ATTACK, reason=ATTACK),
     TurnCancelledEvent(reason=ATTACK, kept=1),

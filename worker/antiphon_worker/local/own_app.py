@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from antiphon.errors import UnknownAgent
@@ -15,6 +16,7 @@ from antiphon.model.revisions import Revision
 from antiphon.model.usage import NO_LIMITS, Usage
 from antiphon.session.work import AgentLike
 from antiphon.tools import Tool
+from antiphon.tools.children import ChildTool
 from antiphon.tools.threads import Threads
 from antiphon_worker.loop.costs import Meter, Prices, prices_in, stop_functions
 from antiphon_worker.loop.input import Rules
@@ -35,11 +37,17 @@ class OwnApp:
 
     def __init__(
         self, agent: AgentLike | None, opened: Callable[[Any], Awaitable[Provider]], threads: Threads,
-        known: Callable[[str], AgentLike | None],
+        known: Callable[[str], AgentLike | None], submitting: Callable[[Any], AbstractContextManager[None]],
     ) -> None:  # fmt: skip
         self._first = self._own = agent
         self._opened, self._threads, self._known = opened, threads, known
+        self.submitting = submitting
         self.toolbox = ToolBox(agent.tools if agent else [], threads=threads)
+
+    @property
+    def children(self) -> bool:
+        """Whether agents are tools of the one in charge."""
+        return self._own is not None and any(isinstance(tool, ChildTool) for tool in self._own.tools)
 
     def archive(self, url: str = "") -> None:
         """A store saves whole sessions: there is nothing to archive."""

@@ -178,7 +178,7 @@ class LocalRuntime(RedisRuntime):
         if turn.status in ENDED:
             return
         carried: Carried = turn.carried or Carried()
-        app = OwnApp(self._agent(carried.agent), self._provider, self._threads, self._agents.get)
+        app = OwnApp(self._agent(carried.agent), self._provider, self._threads, self._agents.get, _carrying)
         server = self._servers[turn.id] = Server(cell, turn, app)
         if carried.loop is None:
             spawn(self._serve(cell, turn, server))

@@ -48,7 +48,7 @@ class Durable:
         self._step = step
         self._known = {entry.place: entry for entry in entries}
         self._waits_over = over
-        self._append = append
+        self.append = append
         self._now = now
         self._approval = approval
         self._hooks = hooks
@@ -92,7 +92,7 @@ class Durable:
             if reason:
                 return await self._record(place, name, None, reason)
         if at_most_once:
-            await self._append([DurableStart(self._step, self._call_id, place, name)], [])
+            await self.append([DurableStart(self._step, self._call_id, place, name)], [])
         try:
             value, error = await run(), ""
         except StepFailed as exc:
@@ -112,7 +112,7 @@ class Durable:
     async def _record(self, place: int, name: str, value: Any, error: str) -> DurableResult:
         entry = DurableResult(self._step, self._call_id, place, name, value, error)
         event = StepRecorded(step=self._step, call_id=self._call_id, name=name, is_error=bool(error))
-        await self._append([entry], [event])
+        await self.append([entry], [event])
         return entry
 
     async def sleep(self, seconds: float) -> None:
@@ -123,7 +123,7 @@ class Durable:
         if not isinstance(self._known.get(place), DurableResult):
             with self._under_way():
                 await self._wait(place, Wait(self._call_id, name, seconds=seconds))
-                await self._append([DurableResult(self._step, self._call_id, place, name)], [])
+                await self.append([DurableResult(self._step, self._call_id, place, name)], [])
 
     async def wait_for_event(self, event: str, seconds: float) -> Any:
         place, name = self._next(f"event {event}")
@@ -143,7 +143,7 @@ class Durable:
         got = decision and decision.arguments
         error = "" if got else NO_EVENT.format(event=event)
         found = DurableResult(self._step, self._call_id, place, name, got, error)
-        await self._append([found], [])
+        await self.append([found], [])
         return found
 
     async def _wait(self, place: int, wait: Wait) -> Decision | None:
@@ -152,7 +152,7 @@ class Durable:
         if not isinstance(known, DurableSleep):
             until = await self._now() + int(wait.seconds * 1000)
             known = DurableSleep(self._step, self._call_id, place, wait.name, until, self._approval)
-            await self._append([known], [])
+            await self.append([known], [])
         if wait.id in self._waits_over:
             return self._waits_over[wait.id]
         wait.seconds = max(known.until - await self._now(), 0) / 1000

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct, field
 
+from antiphon.events import Event
 from antiphon.input.request import AgentSpec, OutputSpec, TurnRequest
 from antiphon.input.values import now_ms
-from antiphon.model import CallerTool, Message, Timeouts
+from antiphon.model import CallerTool, Message, Timeouts, ToolResult
 from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Tool
 from antiphon.tools.approval import ApprovalRule
@@ -41,6 +42,18 @@ class Rules(Struct, frozen=True):
     sent: ApprovalRule = ApprovalRule()
 
 
+class ChildTurns(Protocol):
+    """The child turns of a turn."""
+
+    def ends(self, results: Iterable[ToolResult]) -> list[Event]:
+        """Return the events of the children that have given these results."""
+        ...
+
+    async def stop(self) -> None:
+        """Cancel the children whose calls have no results."""
+        ...
+
+
 class LoopInput(Struct):
     """The input of the agent loop for one turn.
 
@@ -49,7 +62,8 @@ class LoopInput(Struct):
     call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
     uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
-    without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``.
+    without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``. ``children``
+    are None for an App without agents as tools.
     """
 
     model: str
@@ -72,6 +86,7 @@ class LoopInput(Struct):
     cache_key: str = ""
     hooks: Hooks | None = None
     transfers: Transfers | None = None
+    children: ChildTurns | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:

@@ -100,6 +100,8 @@ async def _run(
             result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)
     if isinstance(result, Suspended):
         return result
+    if inp.children is not None:
+        await inp.children.stop()
     if hooks is not None:
         await hooks.ended(result.response(), sink, result.steps)
     visible = history.visible

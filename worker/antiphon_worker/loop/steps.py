@@ -205,6 +205,22 @@ class HandedOver(Struct, tag="handed_over", tag_field="type"):
     version: int = 3
 
 
+class ChildBegun(Struct, tag="child_begun", tag_field="type"):
+    """A tool call waits for the turn ``child`` of an agent in another session, until a time in ms or for ever.
+
+    The version keeps workers of older releases, which do not know what the call waits for, from continuing the turn.
+    """
+
+    step: int
+    call: str
+    child: str
+    session: str
+    agent: str
+    depth: int = 1
+    until: int | None = None
+    version: int = 3
+
+
 DurableEntry: TypeAlias = DurableStart | DurableSleep | DurableResult
 HookEntry: TypeAlias = HookedInput | HookedCall
 AnswerEntry: TypeAlias = AnswerBegun | AnswerGone
@@ -215,6 +231,7 @@ JournalEntry = (
     | CallsOpened
     | Steered
     | HandedOver
+    | ChildBegun
     | DurableEntry
     | HookEntry
     | AnswerEntry
@@ -460,7 +477,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         elif isinstance(entry, DurableEntry):
             if isinstance(entry, DurableSleep) and entry.call and steps:
                 steps[-1].sleep(entry)
-        elif isinstance(entry, HookedInput | AnswerBegun | AnswerGone):
+        elif isinstance(entry, HookedInput | ChildBegun | AnswerBegun | AnswerGone):
             continue
         elif isinstance(entry, HandedOver):
             for step in steps[: entry.step]:
@@ -470,6 +487,12 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         else:
             steps[-1].note(entry)
     return steps
+
+
+def open_children(entries: Sequence[JournalEntry]) -> list[str]:
+    """Return the child turns of a journal whose calls have no results."""
+    over = {one.result.call_id for one in entries if isinstance(one, ToolFinished)}
+    return [one.child for one in entries if isinstance(one, ChildBegun) and one.call not in over]
 
 
 def turn_steps(steps: Iterable[Step]) -> list[TurnStep]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphon.errors import KeyMissing, StoreError, TurnFailed
 from antiphon.input.ids import TurnId
+from antiphon.redis.cells import open_cells
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.records import ClaimedTurn, TurnRecord
@@ -139,8 +140,9 @@ async def _run_held(
     keeper.add(lease)
     services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
     giving_back = asyncio.create_task(_give_back_when(stopping, lease))
-    observer = observer_of(settings, cell.name)
-    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), observer=observer)
+    observer, cells = observer_of(settings, cell.name), open_cells(settings.cell_urls, prefix=settings.prefix)
+    several = cells if len([*cells]) > 1 else None
+    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), several, observer)
     work = asyncio.create_task(runner.run(turn, lease))
     try:
         await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +155,8 @@ async def _run_held(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for other in cells:
+            await other.redis.aclose()
 
 
 async def _give_back_when(stopping: asyncio.Event, lease: Lease) -> None:

@@ -43,6 +43,7 @@ from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
+from antiphon_worker.process.children import Children, Family
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.history import (
     asked_agent,
@@ -101,7 +102,8 @@ class TurnRunner:
         self.archive = app.archive(settings.archive)
         self.prices = app.prices(settings.prices)
         self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
-        self.opening, self.budgets = Opening(cell.seal), Budgets(cells or Cells([cell]))
+        self.cells = cells or Cells([cell])
+        self.opening, self.budgets = Opening(cell.seal), Budgets(self.cells)
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
         self.tokens = 0  # of attempts that have ended
 
@@ -109,11 +111,17 @@ class TurnRunner:
     def placement(self) -> Placement:
         return Placement(self.cell, self.app)
 
+    @cached_property
+    def family(self) -> Family:
+        return Family(self.cells)
+
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""
         run = TurnAttempt(self, turn, lease)
         outcome = await run.run()
         took = time.monotonic() - run.began
+        if run.is_child:
+            await self.family.ended(turn, outcome)
         self.count(run, outcome, took)
         self.tokens += run.meter.tokens if run.meter else 0
         self._log_end(turn, outcome, run.provider, took)
@@ -158,6 +166,7 @@ class TurnAttempt:
         self.provider = ""
         self.agent: str | None = None
         self._charge: Charge | None = None
+        self.is_child = False
         self._ids = (turn.turn_id, turn.session_id)
 
     async def run(self) -> Outcome:
@@ -248,6 +257,9 @@ class TurnAttempt:
         turn = self._runner.opening.open(self._turn)
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
+        if request.parent is not None:
+            self.is_child = True
+            self._runner.family.watch(turn, request.parent, self._lease)
         most = self._settings.turn_timeout
         async with TimeLimit(min(request.timeout or most, most)):
             self.journal = TurnJournal(self._cell, turn, self._lease, self._sink)
@@ -289,6 +301,8 @@ class TurnAttempt:
         history = loaded_history(self._cell, turn, agent)
         if charge.handed is not None or agent.handoffs:
             charge.prepare(inp, agent, history, app)
+        if app.children:
+            Children(self._runner.cells, app, attempt, journal).offer(inp)
         lease, offer = self._lease, self._runner.recalls.offer
         self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
         decisions = claimed_decisions(self._turn)
@@ -319,7 +333,7 @@ class TurnAttempt:
                 return await self._complete(outcome)
             case Failed(code, message, service, raw, limit):
                 event = TurnFailedEvent(code=code, message=message, raw=raw, service=service, limit=limit)
-                unfinished = self._unfinished()
+                unfinished = await self._unfinished()
                 response, calls = unfinished.recorded(*self._ids, [], raw, limit)
                 return await self._finish(
                     "failed", event, response=response, calls=calls, error_code=code, error=message,
@@ -362,7 +376,7 @@ class TurnAttempt:
         """Keep part of the turn in the history, as requested by the cancellation, and all of it in its record."""
         keep = self._lease.keep
         keep = keep or await patiently(self._lease, lambda: self._cell.keep_of(self._turn.turn_id))
-        unfinished = self._unfinished()
+        unfinished = await self._unfinished()
         if not await self._finds_place():
             keep = "nothing"
         kept = stamp(*unfinished.kept(keep), self._turn.turn_id, self._turn.created, self.agent)
@@ -389,17 +403,19 @@ class TurnAttempt:
             return False
         return True
 
-    def _unfinished(self) -> Unfinished:
-        """Return the output and tool results so far, or nothing if the turn's data is unreadable."""
+    async def _unfinished(self) -> Unfinished:
+        """Stop the turn's children, and return its output and tool results, or nothing if its data is unreadable."""
         if self._bare:
             return Unfinished([], [], "")
         try:
             self._request = self._request or decode_request(self._turn.request)
             entries = self.journal.entries if self.journal else [*map(decode_entry, self._turn.journal)]
             used = self.meter.used if self.meter else None
-            return Unfinished(
-                self._request.messages, entries, self._sink.said(), claimed_decisions(self._turn), used
-            )
+            decisions = claimed_decisions(self._turn)
+            found = Unfinished(self._request.messages, entries, self._sink.said(), decisions, used)
+            if found.children:
+                await self._runner.family.stop(found.children, self._lease)
+            return found
         except AgentError:
             return Unfinished([], [], "")
 

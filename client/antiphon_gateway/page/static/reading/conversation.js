@@ -120,6 +120,7 @@ export class Conversation {
       case "context_reduced": this.#note(turn, event, `The model refused the length of the request: ${event.messages ? `${event.messages} messages were left out` : `${event.results} results of tools were cut`}.`); break;
       case "recall_failed": this.#note(turn, event, `The memory ${event.memory} did not answer (${event.error}).`); break;
       case "model_changed": this.#note(turn, event, `${event.source} was given up (${event.code}); ${event.target} answers.`); break;
+      case "child_event": this.#note(turn, event, `${event.agent}: ${event.event.type === "turn_queued" ? "began" : event.event.type.replace("turn_", "")} (child turn ${event.child_id})`); break;
       case "handoff": this.#note(turn, event, `${event.source} handed over to ${event.target}${event.reason ? `: ${event.reason}` : "."}`); break;
       case "turn_steered": this.#steer(turn, event); break;
       case "turn_suspended":

@@ -1,0 +1,316 @@
+"""Agents as tools: each call is a turn of its own, and a tree of turns ends as one (G21)."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from support.ensemble import agent_spec
+from support.eventually import wait_until_async
+from support.here import running_worker
+
+from antiphon import Agent, tool
+from antiphon.cli.main import main
+from antiphon.client import AsyncClient
+from antiphon.errors import InvalidTool, UsageError
+from antiphon.session.runtime import local_runtime
+from antiphon.testing import script, tool_call
+from antiphon_worker.app import App
+from antiphon_worker.process import children as module
+from antiphon_worker.process.journal import TurnJournal
+from antiphon_worker.process.lease import Stop, StopSignal
+
+pytestmark = pytest.mark.one_server
+
+ASK = tool_call("research", input="When is Kyoto best?")
+
+
+class Gate:
+    """A tool that waits until the test opens it."""
+
+    def __init__(self):
+        self.open, self.entered = asyncio.Event(), 0
+
+        @tool
+        async def wait() -> str:
+            """Wait."""
+            self.entered += 1
+            await self.open.wait()
+            return "open"
+
+        self.tool = wait
+
+
+class Desk:
+    """``writer`` asks ``research``. ``said`` and ``heard`` are the models of both."""
+
+    def __init__(self, *said, answers=("In November.",), tools=(), **options):
+        self.said = script(*(said or (ASK, "Go in November.")))
+        self.heard = script(*answers, repeat=True)
+        self.research = Agent(self.heard, "any", name="research", tools=tools)
+        self.writer = Agent(self.said, "any", name="writer", tools=[self.research.as_tool(**options)])
+
+
+@asynccontextmanager
+async def local(desk, redis_url):
+    yield desk.writer.session_async
+    local_runtime().forget()
+
+
+@asynccontextmanager
+async def on_workers(desk, redis_url):
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        yield lambda session, **options: client.session(session, agent="writer", **options)
+
+
+@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
+def place(request, redis_url):
+    """Where the turns of a desk run: in this process, or on a worker."""
+    return lambda desk: request.param(desk, redis_url)
+
+
+async def _until(turn, status):
+    async def reached():
+        return (await turn.info()).status == status
+
+    await wait_until_async(reached, 20, f"it is {status}")
+
+
+def children_in(events):
+    return [(event.call_id, event.event["type"]) for event in events if event.type == "child_event"]
+
+
+async def result_of(desk, place, **options):
+    """The result of the only tool call of a turn."""
+    async with place(desk) as session_of:
+        response = await session_of("s", **options).run("Plan it.")
+    [call] = response.tool_calls
+    return call
+
+
+async def test_a_call_is_a_turn_of_its_own_while_the_parent_is_suspended(place):
+    desk = Desk()
+    async with place(desk) as session_of:
+        session = session_of("s", tenant="acme")
+        events = [event async for event in session.stream("Plan it.")]
+        response = (await session.messages())[-1]
+        [child] = await session.children()
+    assert response.text == "Go in November."
+    kinds = [event.type for event in events]
+    assert kinds.index("turn_sleeping") < kinds.index("turn_resumed") < kinds.index("tool_result")
+    assert [event.seq for event in events] == list(range(events[0].seq, events[0].seq + len(events)))
+    assert children_in(events) == [("call_1", "turn_queued"), ("call_1", "turn_finished")]
+    begun, ended = [event for event in events if event.type == "child_event"]
+    assert (begun.agent, begun.depth, begun.event["session_id"]) == ("research", 1, child)
+    assert ended.event["response"]["text"] == "In November."
+    assert [one.text for one in desk.heard.requests[0].messages] == ["When is Kyoto best?"]
+
+
+async def test_a_child_has_the_tenant_and_the_user_of_its_parent_and_is_in_no_list(redis_url):
+    desk = Desk()
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        turn = await client.submit("s", "Plan it.", agent="writer", tenant="acme", user="ada")
+        await turn.result(20)
+        assert [one.session_id async for one in client.sessions(tenant="acme")] == ["s"]
+        [child] = [one async for one in client.sessions(tenant="acme", parent="s")]
+        [message, _] = (await client.snapshot(child.session_id)).messages
+        assert message.by == "ada"
+
+
+async def test_several_children_run_in_parallel(place):
+    gate = Gate()
+    desk = Desk([ASK, ASK, ASK], "Done.", answers=(_wait_first,), tools=[gate.tool])
+    async with place(desk) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+
+        async def all_wait():
+            return gate.entered == 3
+
+        await wait_until_async(all_wait, 20, "all children wait")
+        await _until(turn, "suspended")
+        gate.open.set()
+        response = await turn.result(20)
+    assert [call.result for call in response.tool_calls] == ["In November."] * 3
+
+
+def _wait_first(request):
+    return "In November." if request.messages[-1].role == "tool" else tool_call("wait")
+
+
+async def test_a_child_that_fails_is_an_error_of_the_tool(place):
+    desk = Desk(answers=(tool_call("nothing"),))
+    desk.research.max_steps = 2
+    call = await result_of(desk, place)
+    assert call.is_error
+    assert call.result.startswith("The agent research failed (step_limit): ")
+
+
+async def test_a_child_that_takes_too_long_is_stopped(place):
+    gate = Gate()
+    desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool], timeout=0.3)
+    async with place(desk) as session_of:
+        session = session_of("s")
+        [call] = (await session.run("Plan it.")).tool_calls
+        assert call.is_error
+        assert "did not answer in time" in call.result
+        [child] = await session.children()
+        await _stopped(session_of(child))
+
+
+async def _stopped(session):
+    """A child whose tool waits for ever can only be cancelled."""
+
+    async def idle():
+        return (await session.status()).state == "idle"
+
+    await wait_until_async(idle, 20, "the child has ended")
+    assert await session.messages() == []
+
+
+async def test_a_cancelled_parent_cancels_its_children(place):
+    gate = Gate()
+    desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool])
+    async with place(desk) as session_of:
+        session = session_of("s")
+        turn = await session.submit("Plan it.")
+        await _until(turn, "suspended")
+        [child] = await session.children()
+        await turn.cancel()
+        await _until(turn, "cancelled")
+        await _stopped(session_of(child))
+
+
+async def test_a_child_notices_that_its_parent_has_ended(redis_url, monkeypatch):
+    async def nothing(*args):
+        """A worker that died before it had cancelled the children."""
+
+    monkeypatch.setattr(module, "stop_children", nothing)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    gate = Gate()
+    desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool])
+    async with on_workers(desk, redis_url) as session_of:
+        session = session_of("s")
+        turn = await session.submit("Plan it.")
+        await _until(turn, "suspended")
+        await turn.cancel()
+        [child] = await session.children()
+        await _stopped(session_of(child))
+
+
+async def test_a_parent_finds_the_end_of_its_child_without_the_event(place, monkeypatch):
+    async def lost(*args, **more):
+        """A worker that died before it had sent the event."""
+
+    monkeypatch.setattr(module, "send_event", lost)
+    monkeypatch.setattr(module, "FIRST_WAIT", 0.2)
+    assert (await result_of(Desk(), place)).result == "In November."
+
+
+async def test_an_event_that_somebody_else_sends_ends_no_wait(redis_url, monkeypatch):
+    gate = Gate()
+    desk = Desk(answers=(_wait_first,), tools=[gate.tool])
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        turn = await client.submit("s", "Plan it.", agent="writer")
+        await _until(turn, "suspended")
+        events = [event async for event in _so_far(turn)]
+        child = next(event.child_id for event in events if event.type == "child_event")
+        assert await client.send_event(module.event_of(child), {"forged": True}) == 1
+        await _until(turn, "suspended")
+        gate.open.set()
+        assert (await turn.result(20)).tool_calls[0].result == "In November."
+
+
+async def _so_far(turn):
+    async for event in turn.stream(after=0):
+        yield event
+        if event.type == "turn_sleeping":
+            return
+
+
+async def test_agents_are_nested_three_deep(place):
+    agent = Agent(script("The end.", repeat=True), "any", name="a4")
+    for name in ("a3", "a2", "a1", "writer"):
+        call = tool_call(agent.name, input="Go on.")
+        lines = script(call, lambda request: request.messages[-1].tool_results[0].text, repeat=True)
+        agent = Agent(lines, "any", name=name, tools=[agent.as_tool()])
+    desk = Desk()
+    desk.writer = agent
+    async with place(desk) as session_of:
+        response = await session_of("s").run("Go.")
+    assert "nested 3 deep" in response.text
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
+async def test_a_tree_broken_off_at_any_write_ends_like_one_that_never_was(redis_url, monkeypatch, stored):
+    append, written = TurnJournal.append, []
+
+    async def breaking(self, entries, events):
+        written.append(entries)
+        if len(written) == breaking.at and not stored:
+            raise StopSignal(Stop.DRAINED)
+        await append(self, entries, events)
+        if len(written) == breaking.at:
+            raise StopSignal(Stop.DRAINED)
+
+    monkeypatch.setattr(TurnJournal, "append", breaking)
+    for at in count():
+        breaking.at, written[:] = at, []
+        desk = Desk([ASK, ASK], "Done.")
+        desk.said.entries, desk.said.repeat = [_by_results], True
+        async with on_workers(desk, redis_url) as session_of:
+            session = session_of(f"s{at}")
+            events = [event async for event in session.stream("Plan it.")]
+            assert (await session.messages())[-1].text == "Done."
+            assert len(await session.children()) == 2
+        assert sorted(children_in(events)) == [
+            ("call_1", "turn_finished"), ("call_1", "turn_queued"),
+            ("call_2", "turn_finished"), ("call_2", "turn_queued"),
+        ], at  # fmt: skip
+        assert len(desk.heard.requests) == 2
+        if len(written) < at:
+            break
+    assert at > 6
+
+
+def _by_results(request):
+    return "Done." if request.messages[-1].role == "tool" else [ASK, ASK]
+
+
+async def test_a_worker_killed_with_a_child_goes_on_with_it(processes, ensemble, capsys):
+    supervised = ensemble.supervisor(processes=2)
+    supervised.ready(2)
+    agent = agent_spec(name="parent", tools=["understudy"])
+    turn = await ensemble.submit("s", "tool:understudy die*1", agent=agent)
+    [call] = (await turn.result(30)).tool_calls
+    assert not call.is_error
+    assert len(ensemble.stage.notes("dies")) == 1
+    assert len(ensemble.stage.notes("asked", text="die*1")) == 2
+    assert len(ensemble.stage.notes("asked", text="tool:understudy die*1")) == 2
+    events = await ensemble.events("s")
+    assert children_in(events) == [("call_1", "turn_queued"), ("call_1", "turn_finished")]
+    await ensemble.whole("s")
+    await asyncio.to_thread(main, ["explain", turn.id, "--json", "--redis-url", ensemble.url])
+    [child] = json.loads(capsys.readouterr().out)["children"]
+    assert (child["agent"], child["status"]) == ("understudy", "finished")
+    assert supervised.process.terminate() == 0
+
+
+def test_what_cannot_be_a_tool_is_refused():
+    with pytest.raises(UsageError, match="needs an agent with a name"):
+        Agent("scripted", "any").as_tool()
+    with pytest.raises(UsageError, match="timeout="):
+        Agent("scripted", "any", name="a").as_tool(timeout=0)
+    with pytest.raises(InvalidTool):
+        Agent("scripted", "any", name="a").as_tool(name="two words")
+    with pytest.raises(UsageError, match="only as a tool of a turn"):
+        asyncio.run(Agent("scripted", "any", name="a").as_tool()("Hello"))
+
+
+def test_the_revision_has_the_agent_that_a_tool_runs():
+    def revision(**options):
+        research = Agent("scripted", "any", name=options.pop("agent", "research"))
+        tool = research.as_tool(name="ask", description="Ask.", **options)
+        return Agent("scripted", "any", name="writer", tools=[tool]).revision
+
+    assert len({revision(), revision(agent="other"), revision(timeout=5)}) == 3

@@ -1,0 +1,228 @@
+"""Child turns: an agent of the App as a tool, which runs as a turn of its own on any worker that has the agent.
+
+The tool submits the child, writes its id to the journal and waits for its end as for an event: the parent is suspended
+and holds no worker. The worker that ends the child sends the event. Should that be lost with it, the parent looks
+again, after 30 s first and then after longer and longer times. What counts is always the record of the child.
+
+No child outlives its parent: what ends a parent early first cancels its children, and a running child looks every few
+seconds whether its parent still waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.errors import AgentError, EventTimeout, StoreError, ToolError, TurnNotFound
+from antiphon.events import ChildEvent, Event, TurnQueued
+from antiphon.input.ids import SessionId, TurnId, turn_id_of_key
+from antiphon.input.limits import LIMITS
+from antiphon.input.messages import to_input
+from antiphon.input.request import ParentTurn, TurnRequest
+from antiphon.model import TERMINAL, ToolResult, encode
+from antiphon.redis.cells import Cells
+from antiphon.redis.connections import new_turn
+from antiphon.redis.edits import Edits
+from antiphon.redis.sent_events import send_event
+from antiphon.redis.turn import response_of_end, terminal_event
+from antiphon.session.runtime import Opening, SessionRef
+from antiphon.session.work import Work
+from antiphon.tools import Context
+from antiphon.tools.children import ChildTool
+from antiphon.wire.keys import PREFIX
+from antiphon.wire.records import ClaimedTurn, TurnRecord
+from antiphon_worker.app import App
+from antiphon_worker.loop.durable import Durable
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.steps import ChildBegun, open_children
+from antiphon_worker.process.budgets import Attempt
+from antiphon_worker.process.journal import TurnJournal, patiently
+from antiphon_worker.process.lease import Lease
+from antiphon_worker.process.outcomes import Cancelled, Failed, Finished, Outcome
+
+LOOK_SECONDS = 5.0
+"""How often a running child looks whether its parent still waits."""
+FIRST_WAIT, LONGEST_WAIT = 30.0, 3600.0
+"""After how long a parent looks at a child that has sent nothing: first, and at most."""
+ORPHANED = "The turn that waited for this one has ended."
+STOPPED = "The turn that waited for this one was stopped."
+
+
+class Children:
+    """The children of one attempt at a turn. ``found`` are those of the journal, by the ids of their calls."""
+
+    def __init__(self, cells: Cells, app: App, attempt: Attempt, journal: TurnJournal) -> None:
+        self._cells, self._app, self._journal = cells, app, journal
+        self._turn, self._lease = attempt.turn, attempt.lease
+        self._request = attempt.request
+        self._found = {one.call: one for one in journal.entries if isinstance(one, ChildBegun)}
+        self._ends: dict[str, ChildEvent] = {}
+
+    def offer(self, inp: LoopInput) -> None:
+        """Let the tools of ``inp`` that are agents run as children of the turn."""
+        inp.children = self
+        inp.tools = [self._bound(one) if isinstance(one, ChildTool) else one for one in inp.tools]
+
+    def ends(self, results: Iterable[ToolResult]) -> list[Event]:
+        """Return the events of the children that have given these results."""
+        return [self._ends[one.call_id] for one in results if one.call_id in self._ends]
+
+    async def stop(self) -> None:
+        """Cancel the children whose calls have no results: the turn ends without them."""
+        await stop_children(self._cells, self._lease, open_children(self._journal.entries), STOPPED)
+
+    def _bound(self, tool: ChildTool) -> Any:
+        async def run(text: str, context: Context) -> str:
+            return await self._run(tool, text, context)
+
+        return tool.bound(run)
+
+    async def _run(self, tool: ChildTool, text: str, context: Context) -> str:
+        call = context._call  # pyright: ignore[reportPrivateUsage]
+        assert call is not None
+        begun = self._found.get(context.call_id)
+        if begun is None:
+            begun = await self._begin(tool, text, context, cast("Durable", call.durable))
+        return self._answer(begun, await self._end_of(begun, context))
+
+    async def _begin(self, tool: ChildTool, text: str, context: Context, durable: Durable) -> ChildBegun:
+        depth = 1 + (self._request.parent.depth if self._request.parent else 0)
+        if depth > LIMITS.child_depth:
+            raise ToolError(f"Sub-agents may be nested {LIMITS.child_depth} deep: this one was not started.")
+        session, child = self._ids(context)
+        until = None
+        if tool.wait_seconds is not None:
+            until = await self._journal.now() + int(tool.wait_seconds * 1000)
+        begun = ChildBegun(
+            context.step_number, context.call_id, child, session, tool.agent.name, depth, until
+        )
+        parent = ParentTurn(self._turn.session_id, self._turn.turn_id, self._turn.run, depth)
+        try:
+            await patiently(self._lease, lambda: self._submit(tool, text, begun, parent))
+        except AgentError as exc:
+            raise ToolError(f"The agent {tool.agent.name} could not be started: {exc.message}") from exc
+        queued = TurnQueued(session_id=session, turn_id=child, run=1)
+        await durable.append([begun], [_event(begun, queued)])
+        self._found[context.call_id] = begun
+        return begun
+
+    def _ids(self, context: Context) -> tuple[SessionId, TurnId]:
+        """Return the ids of a child, which are the same in every attempt at its call."""
+        name = hashlib.sha256(context.key.encode()).hexdigest()[:24]
+        session = SessionId(f"child-{name}")
+        prefix = self._cells.of_session(session).keys.deployment
+        return session, turn_id_of_key(session, context.key, "" if prefix == PREFIX else prefix)
+
+    async def _submit(self, tool: ChildTool, text: str, begun: ChildBegun, parent: ParentTurn) -> None:
+        ref = SessionRef(SessionId(begun.session), tenant=self._turn.tenant or None)
+        opening = Opening(token=begun.child, parent=self._turn.session_id, tenant=ref.tenant)
+        await Edits(self._cells.of_session, ref, _no_wait).open(opening)
+        user = self._request.user
+        messages = [msgspec.structs.replace(one, by=user) for one in to_input(text)]
+        work = Work(messages, queue=tool.agent.queue, tenant=ref.tenant, user=user)
+        request = TurnRequest(messages, agent=tool.agent.name, user=user, parent=parent)
+        turn = new_turn(ref, TurnId(begun.child), work, request, default_queue=self._turn.queue)
+        with self._app.submitting(tool.agent):
+            await self._cells.of_session(begun.session).submit(turn)
+
+    async def _end_of(self, begun: ChildBegun, context: Context) -> TurnRecord | None:
+        """Wait for the end of a child. Returns its record, or None if its time was over before."""
+        child, pause = TurnId(begun.child), FIRST_WAIT
+        while True:
+            record = await patiently(self._lease, lambda: _ended(self._cells, child))
+            if record is not None:
+                return record
+            wait = pause
+            if begun.until is not None:
+                wait = min(wait, (begun.until - await self._journal.now()) / 1000)
+                if wait <= 0:
+                    await stop_children(self._cells, self._lease, [begun.child], "Its time was over.")
+                    return None
+            with suppress(EventTimeout):
+                await context.wait_for_event(event_of(begun.child), timeout=wait)
+            pause = min(pause * 2, LONGEST_WAIT)
+
+    def _answer(self, begun: ChildBegun, record: TurnRecord | None) -> str:
+        if record is None:
+            raise ToolError(f"The agent {begun.agent} did not answer in time, and was stopped.")
+        self._ends[begun.call] = _event(begun, terminal_event(record))
+        try:
+            response = response_of_end(record)
+        except AgentError as exc:
+            raise ToolError(f"The agent {begun.agent} failed ({exc.code}): {exc.message}") from exc
+        return response.text if response.output is None else encode(response.output).decode()
+
+
+class Family:
+    """What a worker process does for turns that are children."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._watching: dict[str, tuple[ParentTurn, asyncio.Task[None]]] = {}
+
+    def watch(self, turn: ClaimedTurn, parent: ParentTurn, lease: Lease) -> None:
+        """Cancel a child whose parent no longer waits, until the attempt at it is over."""
+        task = asyncio.create_task(self._watch(turn.turn_id, parent, lease), name=f"parent of {turn.turn_id}")
+        self._watching[turn.turn_id] = parent, task
+
+    async def _watch(self, child: TurnId, parent: ParentTurn, lease: Lease) -> None:
+        while lease.stop is None:
+            with suppress(StoreError):
+                if not await self._waits(parent):
+                    await self._cells.of_turn(child).cancel(child, ORPHANED)
+                    return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _waits(self, parent: ParentTurn) -> bool:
+        try:
+            record = await self._cells.of_turn(parent.turn_id).turn(TurnId(parent.turn_id))
+        except TurnNotFound:
+            return False
+        return record.run == parent.run and record.status not in TERMINAL
+
+    async def stop(self, children: Sequence[str], lease: Lease) -> None:
+        """Cancel the children of a turn that is about to end."""
+        await stop_children(self._cells, lease, children, STOPPED)
+
+    async def ended(self, turn: ClaimedTurn, outcome: Outcome) -> None:
+        """The attempt at a child is over. Let its parent know of its end."""
+        parent, task = self._watching.pop(turn.turn_id)
+        task.cancel()
+        if isinstance(outcome, Finished | Failed | Cancelled):
+            cell, name = self._cells.of_turn(parent.turn_id), event_of(turn.turn_id)
+            with suppress(StoreError):  # the parent looks again
+                await send_event([cell], name, key=f"{turn.turn_id}:{turn.run}", tenant=turn.tenant or None)
+
+
+def event_of(child: str) -> str:
+    """Return the name of the event that ends the wait for a child."""
+    return f"child:{child}"
+
+
+async def stop_children(cells: Cells, lease: Lease, children: Sequence[str], reason: str) -> None:
+    """Cancel these child turns. Repeating it changes nothing."""
+    for child in children:
+        with suppress(TurnNotFound):
+            await patiently(lease, lambda child=child: cells.of_turn(child).cancel(TurnId(child), reason))
+
+
+async def _ended(cells: Cells, child: TurnId) -> TurnRecord | None:
+    record = await cells.of_turn(child).turn(child)
+    return record if record.status in TERMINAL else None
+
+
+def _event(begun: ChildBegun, event: Event) -> ChildEvent:
+    known: Mapping[str, Any] = msgspec.json.decode(event.to_json())
+    return ChildEvent(
+        step=begun.step, child_id=begun.child, call_id=begun.call, agent=begun.agent, depth=begun.depth,
+        event=dict(known),
+    )  # fmt: skip
+
+
+async def _no_wait(turn: TurnId) -> None:
+    """Opening a session waits for no turn."""
