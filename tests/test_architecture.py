@@ -26,7 +26,8 @@ LONG_FUNCTIONS: dict[str, int] = {}
 # line. Rooms of one line do not know each other.
 CLIENT_ORDER = [
     "cli ext",
-    "metrics telemetry status client",
+    "metrics status client",
+    "telemetry",
     "sync_client",
     "async_client agent",
     "redis",

@@ -11,6 +11,8 @@ _KEY = re.compile(r"^key_(\w+)\(")
 _FIELD = re.compile(r"^'([a-z_]+:?)'")
 _PAIRS = {"HSET", "HSETNX", "HINCRBY", "HINCRBYFLOAT"}
 _NAMES = {"HGET", "HMGET", "HDEL", "HEXISTS"}
+_LISTS = {"VIEWED": "turn", "BESIDE": "turn", "FIELDS": "turn", "OF_SESSION": "session", "LIFE": "session"}
+"""Fields that several calls name by one list, with the kind of their key."""
 
 
 def fields_of_scripts() -> dict[str, set[str]]:
@@ -31,8 +33,9 @@ def fields_of_scripts() -> dict[str, set[str]]:
         )  # what a session keeps from its first turn on
         for more in re.findall(r"\{('done'.*?)\}\)", text, re.DOTALL):  # what a turn keeps from its end on
             found["turn"].update(_literals(arguments(more)[::2]))
-        for listed in re.findall(r"^local VIEWED = \{(.*?)\}", text, re.DOTALL | re.MULTILINE):
-            found["turn"].update(_literals(arguments(listed)))
+        for name, listed in re.findall(r"^local (\w+) = \{(.*?)\}", text, re.DOTALL | re.MULTILINE):
+            if name in _LISTS:
+                found[_LISTS[name]].update(_literals(arguments(listed)))
     return {kind: names for kind, names in found.items() if names}
 
 

@@ -225,7 +225,7 @@ def test_a_call_that_starts_too_early_breaks_a_promise(world):
 
 @pytest.mark.one_server
 def test_a_failing_schedule_is_made_short_and_still_fails(world, tmp_path):
-    with scripts_from(sabotage(tmp_path, "finish", "ready(session, now)")):
+    with scripts_from(sabotage(tmp_path, "finish", "ready(session, now, false, head, life)")):
         seed = next(seed for seed in range(50) if play(world, make(seed, STEPS)))
         schedule = make(seed, STEPS)
         first = play(world, schedule)

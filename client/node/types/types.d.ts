@@ -176,6 +176,7 @@ export interface Message {
   decisions?: Decision[];
   user_error?: string | null;
   by?: string | null;
+  in_charge?: InCharge | null;
 }
 /** Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it. */
 export interface TextPart {
@@ -246,6 +247,11 @@ export interface Decision {
   is_error?: boolean;
   at?: number;
   on_behalf_of?: string | null;
+}
+/** The agent that answers a session's next turns, in place of the one that they ask for (``asked``). */
+export interface InCharge {
+  agent: string;
+  asked?: string;
 }
 /** A turn at the moment of reading. */
 export interface TurnInfo {
@@ -383,6 +389,7 @@ export interface AgentSpec {
   approval_at_limit?: "approve" | "fail" | "reject";
   caller_tools?: CallerTool[];
   version?: number | string;
+  handoffs?: HandoffSpec[];
 }
 /** Limits the history that the model receives to the last ``turns``, or to ``tokens`` of input. */
 export interface Window {
@@ -419,6 +426,14 @@ export interface Limits {
   session_cost?: number | null;
   parallel_calls?: number | null;
   stop?: Json[];
+}
+/** An agent to which another one may pass a turn: its name, and what ``antiphon.handoffs.Handoff`` says about it. */
+export interface HandoffSpec {
+  name: string;
+  description?: string;
+  history?: "all" | "input" | "turn";
+  after?: "return" | "stay";
+  agent?: AgentSpec | null;
 }
 /** A turn that is stored and will run. ``events`` and ``result`` are paths of this server. */
 export interface Submitted {
@@ -661,6 +676,8 @@ export interface Schedule {
   last_turn?: string | null;
   error?: string | null;
   user?: string | null;
+  on?: string | null;
+  paused?: boolean;
 }
 /** What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``. */
 export interface SetSchedule {
@@ -668,6 +685,7 @@ export interface SetSchedule {
   every?: number | null;
   cron?: string | null;
   tz?: string;
+  on?: string | null;
   timeout?: number | null;
   metadata?: JsonObject;
   user?: string | null;
@@ -749,19 +767,6 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
-/** The agents of the workers, by name and revision. */
-export interface AgentList {
-  agents: AgentRevision[];
-}
-/** A revision of an agent. ``workers`` have it now; without any it is listed because turns still need it. */
-export interface AgentRevision {
-  agent: string;
-  revision: string;
-  label?: string | null;
-  workers?: string[];
-  running?: number;
-  turns?: number;
-}
 /** How many turns a tenant may have in one Redis. None is no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
@@ -774,6 +779,74 @@ export interface SetLimits {
   waiting?: number | null;
   per_minute?: number | null;
 }
+/** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
+export interface AgentsQuery {
+  sessions?: boolean;
+}
+/** The agents of the workers, by name and revision, and what was promoted, by agent. */
+export interface AgentList {
+  agents: AgentRevision[];
+  promotions: { [name: string]: Promotion };
+}
+/** A revision of an agent. ``workers`` have it now; without any it is listed because something still needs it. */
+export interface AgentRevision {
+  agent: string;
+  revision: string;
+  label?: string | null;
+  workers?: string[];
+  running?: number;
+  turns?: number;
+  share?: number | null;
+  promoted?: boolean;
+  sessions?: number | null;
+  pinned?: number | null;
+}
+/** Which revisions of an agent sessions take at their next turns. */
+export interface Promotion {
+  revision?: string;
+  canary?: string;
+  share?: number;
+  paused?: boolean;
+  previous?: string;
+  withdrawn?: string[];
+  tenants?: { [name: string]: string };
+  sessions?: { [name: string]: string };
+}
+/** Which ``revision`` (or label) of an agent sessions take: a ``share`` of all, a ``tenant``'s, one, or all. */
+export interface Promote {
+  revision: string;
+  share?: number | null;
+  tenant?: string | null;
+  session?: string | null;
+}
+/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
+export interface BudgetQuery {
+  tenant?: string | null;
+  name?: string | null;
+}
+/** Budgets, and how much of each is used. */
+export interface BudgetList {
+  budgets: BudgetState[];
+}
+/** A budget and how much of it is used, in dollars or tokens. */
+export interface BudgetState {
+  budget: Budget;
+  used?: number;
+  held?: number;
+  estimated?: number;
+  ends?: number | null;
+}
+/** What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
+export interface Budget {
+  cost?: number | null;
+  tokens?: number | null;
+  per?: "day" | "month" | "session" | "turn";
+  reached?: "fallback" | "reject" | "suspend";
+}
+/** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
+export interface SetBudgets {
+  budgets: Budget[] | null;
+}
 /** An event to send. ``data`` is any JSON of at most 64 KiB. */
 export interface SendEvent {
   data?: Json;
@@ -783,6 +856,7 @@ export interface SendEvent {
 /** How many turns an event has reached. It is kept for a day for those that will wait for it. */
 export interface EventSent {
   turns: number;
+  challenge?: string | null;
 }
 /** A token for the stream of this session: how many seconds it holds, and perhaps the only types of events. */
 export interface MakeToken {
@@ -878,6 +952,7 @@ export interface EventFields {
   agent_changed: { agent: string; revision: string; previous: string; reason: string };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
+  handoff: { source: string; target: string; reason: string };
   turn_finished: { response: Response | null; steered_into: string };
   turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };
@@ -973,7 +1048,7 @@ export interface Operations {
   list_schedules: { asked: PageQuery; answer: ScheduleList };
   /** List the schedules of a session: when each is due next, and what came of its last turn */
   list_schedules_of_session: { asked: { session: string } & PageQuery; answer: ScheduleList };
-  /** Submit a turn at an interval, or at the times of a cron expression */
+  /** Submit a turn at an interval, at the times of a cron expression, or for each event */
   set_schedule: { asked: { session: string; schedule: string } & SetSchedule; answer: undefined };
   /** Submit no turns of this schedule until it is resumed */
   pause_schedule: { asked: { session: string; schedule: string }; answer: undefined };
@@ -991,15 +1066,27 @@ export interface Operations {
   show_queues: { asked: {}; answer: QueueList };
   /** Read the live worker processes and their turns */
   show_workers: { asked: {}; answer: WorkerList };
-  /** Read the agents of the workers by revision, and what runs on each */
-  show_agents: { asked: {}; answer: AgentList };
   /** Read the limits of a tenant; null is unlimited */
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
   /** Set all limits of a tenant; they apply at once to every client and worker */
   set_limits: { asked: { tenant: string } & SetLimits; answer: undefined };
+  /** Read the agents of the workers by revision, what runs on each, and which ones sessions take */
+  show_agents: { asked: AgentsQuery; answer: AgentList };
+  /** Let the next turns of sessions take a revision of an agent */
+  promote_agent: { asked: { agent: string } & Promote; answer: Promotion };
+  /** Let no further session take the revision that is promoted to a share */
+  pause_agent: { asked: { agent: string }; answer: Promotion };
+  /** Withdraw the revision that was promoted last */
+  roll_back_agent: { asked: { agent: string }; answer: Promotion };
+  /** Forget all promotions of an agent */
+  reset_agent: { asked: { agent: string }; answer: undefined };
+  /** Read the stored budgets of a `session`, `tenant`, `user` or `agent`, and how much of them is used */
+  show_budgets: { asked: { scope: string } & BudgetQuery; answer: BudgetList };
+  /** Set all budgets of a name; turns that were suspended because of one ask again at once */
+  set_budgets: { asked: { scope: string } & BudgetQuery & SetBudgets; answer: undefined };
   /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
   send_event: { asked: { name: string } & SendEvent; answer: EventSent };
-  /** Send an event that a service has signed, as GitHub, Stripe and Standard Webhooks do; its data is the body */
+  /** Send an event that a service has signed, as GitHub, Slack, Stripe and Standard Webhooks do; its data is the body */
   receive_event: { asked: { name: string; signer: string }; answer: EventSent };
   /** Make a short-lived token for the streams of this session and of its turns */
   make_token: { asked: { session: string } & MakeToken; answer: NewToken };

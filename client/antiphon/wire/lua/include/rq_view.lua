@@ -98,6 +98,8 @@ local function count_in_flight(tenant, turn, status, queued_at)
   redis.pcall('ZADD', key_tenant(tenant), 'XX', (status == 'queued' or status == 'running') and -at or at, turn)
 end
 
+local RECORD_FIELDS = 14 -- that a new record is written with
+
 -- Returns what `viewed` does; `f` is that, as it was before, if the caller has read it. A turn that is new to RQ has `f.new`.
 local function rq_view(turn, status, now, until_ms, f) -- @often
   f = f or viewed(turn)
@@ -111,13 +113,12 @@ local function rq_view(turn, status, now, until_ms, f) -- @often
       iso(running and f.started_at or f.ended_at), 'worker_name', running and f.worker or '', 'exc_info', f.error or '')
   else
     local queued_at = iso(f.queued_at)
-    local record = {'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
+    local added = redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
       'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
       'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
       'worker_name', running and f.worker or '', 'exc_info', f.error or '',
-      'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT}
-    local added = redis.call('HSET', job, unpack(record))
-    if not ended and added < #record / 2 then redis.call('PERSIST', job) end -- a new record does not expire
+      'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
+    if not ended and added < RECORD_FIELDS then redis.call('PERSIST', job) end -- a new record does not expire
   end
   rq_register(turn, status, queue, f.execution, until_ms)
   if f.tenant then count_in_flight(f.tenant, turn, status, f.queued_at) end
