@@ -269,7 +269,7 @@ class BudgetReached(LimitReached):
 class TenantLimit(LimitReached):
     """The tenant has reached one of its limits: submit the turn again later.
 
-    ``limit`` is ``waiting``, ``per_minute`` or ``tenant_turns``, and ``retry_after`` is in seconds.
+    ``limit`` is one of ``TenantLimits``, or ``tenant_turns``, and ``retry_after`` is in seconds.
 
     >>> error = TenantLimit(limit="per_minute", retry_after=12.5)
     >>> error.limit, error.retry_after, error.retryable

@@ -501,26 +501,35 @@ class Client(Synchronous[AsyncClient]):
         in_flight: int | None = None,
         waiting: int | None = None,
         per_minute: int | None = None,
+        user_turns: int | None = None,
+        user_per_minute: int | None = None,
     ) -> None:
         """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
 
         They are kept in Redis, and hold for all clients and workers from then on, in each cell. A limit that is None
-        is the default again. Turns beyond ``in_flight`` wait. A turn beyond ``waiting``, or beyond ``per_minute`` (at
-        most 10,000), is refused with ``TenantLimit``. Raises ``UsageError`` and ``StoreError``.
+        is the default again. Turns beyond ``in_flight`` wait. A turn beyond another one (see ``TenantLimits``) is
+        refused with ``TenantLimit``. Raises ``UsageError`` and ``StoreError``.
 
         >>> client.set_tenant_limits("acme", in_flight=5, per_minute=100)
         >>> client.tenant_limits("acme")
-        TenantLimits(in_flight=5, waiting=None, per_minute=100)
+        TenantLimits(in_flight=5, per_minute=100)
         """
         call(
-            self._async.set_tenant_limits(tenant, in_flight=in_flight, waiting=waiting, per_minute=per_minute)
+            self._async.set_tenant_limits(
+                tenant,
+                in_flight=in_flight,
+                waiting=waiting,
+                per_minute=per_minute,
+                user_turns=user_turns,
+                user_per_minute=user_per_minute,
+            )
         )
 
     def tenant_limits(self, tenant: str | None) -> TenantLimits:
         """Read the limits of a tenant, or with None the defaults. Raises ``StoreError``.
 
         >>> client.tenant_limits(None)
-        TenantLimits(in_flight=None, waiting=None, per_minute=None)
+        TenantLimits()
         """
         return call(self._async.tenant_limits(tenant))
 

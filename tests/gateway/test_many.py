@@ -199,8 +199,14 @@ async def test_queues_workers_and_limits_are_for_keys_of_everything(redis_url, t
             await all_["part"].get(path, 403)
         await all_["a"].call("PUT", "/tenants/a/limits", 403, json={"in_flight": 9})
         await all_["a"].get("/tenants/b/limits", 403)
-        await all_["all"].call("PUT", "/tenants/a/limits", 204, json={"in_flight": 1, "per_minute": 5})
-        limits = {"in_flight": 1, "waiting": None, "per_minute": 5}
+        await all_["all"].call("PUT", "/tenants/a/limits", 204, json={"in_flight": 1, "user_turns": 5})
+        limits = {
+            "in_flight": 1,
+            "waiting": None,
+            "per_minute": None,
+            "user_turns": 5,
+            "user_per_minute": None,
+        }
         assert await all_["a"].get("/tenants/a/limits") == limits
         await all_["all"].call("PUT", "/tenants/a/limits", 400, json={"in_flight": 0})
 

@@ -165,7 +165,7 @@ class Model(Transitions):
     # inboxes and queues
 
     def submit(self, *arguments: Any) -> Answer:
-        new = arguments[1] not in self.turns
+        new, self._user = arguments[1] not in self.turns, str(arguments[-2])
         answer = super().submit(*arguments)
         if new and (turn := self.turns.get(arguments[1])) is not None and turn.due is not None:
             self.view(turn)
@@ -175,7 +175,7 @@ class Model(Transitions):
         self, session: Session, tenant: str, busy: str, cursor: Any, inbox_limit: int
     ) -> Answer | None:
         refusal = super()._refusal(session, tenant, busy, cursor, inbox_limit)
-        return refusal or self.shares.refusal(session.record.text("tenant") or tenant)
+        return refusal or self.shares.refusal(session.record.text("tenant") or tenant, self._user)
 
     def _kept_from_running(self, turn: Turn) -> bytes:
         return b"TURN_DELETED" if turn.id in self.doomed else super()._kept_from_running(turn)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from antiphon_worker.local.moves import LOOK_AGAIN_MS
+from antiphon_worker.local.moves import ENDED, LOOK_AGAIN_MS
 from antiphon_worker.local.records import Turn
 
 if TYPE_CHECKING:
     from simulation.model import Model
 
-LIMITS: dict[str, dict[str, int]] = {"a": {}, "b": {"in_flight": 2, "waiting": 3}, "c": {"per_minute": 1}}
+LIMITS: dict[str, dict[str, int]] = {
+    "a": {"user_turns": 3}, "b": {"in_flight": 2, "waiting": 3}, "c": {"per_minute": 1, "user_per_minute": 1},
+}  # fmt: skip
 TENANTS = list(LIMITS)
 SHARES = [*(f"@{tenant}" for tenant in TENANTS), "high", "low"]
 HEAD_START_MS = {"high": 600_000, "normal": 0, "low": -600_000}
@@ -38,9 +40,10 @@ class Shares:
         self.lines: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         self.rounds: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)  # the last place of each user
         self.open: dict[str, dict[str, int]] = defaultdict(dict)  # in flight below zero
-        self.pace: dict[str, list[int]] = defaultdict(list)
+        self.pace: dict[str, list[int]] = defaultdict(list)  # also of users
+        self.of_users: dict[str, list[str]] = defaultdict(list)
 
-    def refusal(self, tenant: str) -> list[Any] | None:
+    def refusal(self, tenant: str, user: str) -> list[Any] | None:
         """The answer to one more turn that would exceed a limit."""
         limits, now, pace = LIMITS.get(tenant, {}), self._model.now, self.pace[tenant]
         most = limits.get("waiting", 10_000)
@@ -49,11 +52,27 @@ class Shares:
         number = limits.get("per_minute", 0)
         if number and len(pace) >= number and now - MINUTE_MS < pace[-number] <= now:
             return [b"TENANT_LIMIT", b"per_minute", number, pace[-number] + MINUTE_MS - now]
+        return self._refusal_of_user(tenant, user) if tenant and user else None
+
+    def _refusal_of_user(self, tenant: str, user: str) -> list[Any] | None:
+        limits, now, whose = LIMITS.get(tenant, {}), self._model.now, f"{tenant} {user}"
+        turns = self._model.turns
+        self.of_users[whose] = [
+            name for name in self.of_users[whose] if name in turns and turns[name].status not in ENDED
+        ]
+        most, number, pace = limits.get("user_turns"), limits.get("user_per_minute", 0), self.pace[whose]
+        if most and len(self.of_users[whose]) >= most:
+            return [b"TENANT_LIMIT", b"user_turns", most, TRY_AGAIN_MS]
+        if number and len(pace) >= number and now - MINUTE_MS < pace[-number] <= now:
+            return [b"TENANT_LIMIT", b"user_per_minute", number, pace[-number] + MINUTE_MS - now]
         return None
 
     def accept(self, tenant: str, turn: Turn) -> None:
         self.open[tenant][turn.id] = self._model.now
         self.pace[tenant].append(self._model.now)
+        if user := turn.record.text("user"):
+            self.of_users[f"{tenant} {user}"].append(turn.id)
+            self.pace[f"{tenant} {user}"].append(self._model.now)
 
     def count(self, turn: Turn, status: str) -> None:
         """Every transition says whether a turn is in flight."""

@@ -40,7 +40,7 @@ SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
 def limits(argv: list[str]) -> int:
     """Show or set how many turns a tenant may have
 
-    Without a tenant, it shows or sets the defaults of all tenants. With any option it sets all three limits; an omitted
+    Without a tenant, it shows or sets the defaults of all tenants. With any option it sets all limits; an omitted
     one returns to its default. Turns beyond --in-flight wait; turns beyond the others are rejected.
     """
     parser = command_parser(limits)
@@ -48,6 +48,10 @@ def limits(argv: list[str]) -> int:
     parser.add_argument("--in-flight", metavar="N", type=int, help="most turns in a queue or running")
     parser.add_argument("--waiting", metavar="N", type=int, help="most accepted turns that wait")
     parser.add_argument("--per-minute", metavar="N", type=int, help="most turns submitted in any 60 seconds")
+    parser.add_argument("--user-turns", metavar="N", type=int, help="most unfinished turns of each user")
+    parser.add_argument(
+        "--user-per-minute", metavar="N", type=int, help="most turns submitted by each user in any 60 seconds"
+    )
     parser.add_argument("--none", action="store_true", help="remove all limits")
     add_json(parser, "print the limits as a line of JSON")
     add_redis(parser)
@@ -83,7 +87,7 @@ def tenants(argv: list[str]) -> int:
         limits = ["none" if most is None else most for most in msgspec.structs.astuple(one.limits)]
         return [one.tenant, one.in_flight, one.waiting, *limits]
 
-    head = "tenant, in flight, waiting, most in flight, most waiting, most per minute"
+    head = "tenant, in flight, waiting, most in flight, most waiting, most per minute, most of a user, user per minute"
     return print_found(options, found, head, [row(one) for one in found], "No tenant has turns or limits.")
 
 

@@ -189,7 +189,9 @@ async def _refusal(cell: Cell) -> StoreError | None:
         return StoreUnavailable(f"Redis has not answered within {CHECK_SECONDS:g} s.")
 
 
-MOST = {"in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000}
+MOST = {
+    "in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000, "user_turns": 1_000, "user_per_minute": 10_000,
+}  # fmt: skip
 
 
 async def gateway_secret(connections: Connections) -> bytes:
@@ -205,17 +207,20 @@ async def gateway_secret(connections: Connections) -> bytes:
 SCANNED = 1000  # keys that one round trip looks at
 
 
-class TenantLimits(Struct):
+class TenantLimits(Struct, repr_omit_defaults=True):
     """How many turns a tenant may have in one Redis. None is no limit.
 
     ``in_flight`` turns stand in a queue or run; further ones wait. ``waiting`` turns are accepted and not in flight,
     delayed ones among them, and ``per_minute`` turns are submitted in any 60 seconds; further ones are refused with
-    ``TenantLimit``.
+    ``TenantLimit``. So are turns of a user of the tenant (``submit(user=…)``) beyond ``user_turns`` that have not
+    ended, and ``user_per_minute`` submitted in any 60 seconds.
     """
 
     in_flight: int | None = None
     waiting: int | None = None
     per_minute: int | None = None
+    user_turns: int | None = None
+    user_per_minute: int | None = None
 
 
 async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLimits) -> None:

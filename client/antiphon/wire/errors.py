@@ -72,6 +72,8 @@ _TENANT_LIMITS = {
     "tenant_turns": "The tenant of the session has {} turns that have not ended. Submit again when some have ended.",
     "waiting": "The tenant of the session has {} turns that wait. Submit again when some have begun.",
     "per_minute": "The tenant of the session has submitted {} turns in a minute. Submit again after `retry_after`.",
+    "user_turns": "The user has {} turns that have not ended. Submit again when some have ended.",
+    "user_per_minute": "The user has submitted {} turns in a minute. Submit again after `retry_after`.",
 }
 
 

@@ -100,6 +100,10 @@ KINDS: tuple[Kind, ...] = (
          "30 days after the last turn began to wait"),
     Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) in that queue",
          "empty when the share is idle", lasting=True),
+    Kind("user_turns", "user_turns:{}", "sorted set", "turns of a user of a tenant (a hash of both) that have not "
+         "ended, where their number is limited", "31 days after the last of them was submitted"),
+    Kind("user_pace", "user_pace:{}", "list", "when a user of a tenant (a hash of both) has submitted turns in the "
+         "last minute, where that is limited", "a minute"),
     Kind("rounds", "rounds:{}", "hash", "by a hash of each user of a tenant, the last turn in the tenant's line and "
          "its place", "a day after the last of them has entered it"),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
@@ -272,6 +276,8 @@ class Keys:
     buckets = _Of()
     share = _Of()
     rounds = _Of()
+    user_turns = _Of()
+    user_pace = _Of()
     pace = _Of()
     budgets = _Of()
     spent = _Of()

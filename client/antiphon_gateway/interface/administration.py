@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.client import (
@@ -264,6 +265,8 @@ class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
     in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     waiting: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    user_turns: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    user_per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
 
 @operation("GET", "/queues", right="admin")
@@ -357,10 +360,7 @@ async def set_limits(call: Call[None, SetLimits]) -> None:
     Only for keys of every session of every tenant.
     """
     call.caller.check_everywhere()
-    given = call.body
-    await call.client.set_tenant_limits(
-        call.path["tenant"], in_flight=given.in_flight, waiting=given.waiting, per_minute=given.per_minute
-    )
+    await call.client.set_tenant_limits(call.path["tenant"], **msgspec.structs.asdict(call.body))
 
 
 OPERATIONS = [

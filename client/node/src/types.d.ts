@@ -829,12 +829,16 @@ export interface TenantLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
+  user_turns?: number | null;
+  user_per_minute?: number | null;
 }
 /** The limits of a tenant. One that is left out, or null, is the default again. */
 export interface SetLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
+  user_turns?: number | null;
+  user_per_minute?: number | null;
 }
 /** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
 export interface AgentsQuery {

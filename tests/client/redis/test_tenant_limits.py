@@ -33,7 +33,15 @@ def test_threads_set_them_too(redis_url):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"in_flight": 0}, {"waiting": -1}, {"per_minute": 10_001}, {"in_flight": "5"}, {"waiting": True}],
+    [
+        {"in_flight": 0},
+        {"waiting": -1},
+        {"per_minute": 10_001},
+        {"in_flight": "5"},
+        {"waiting": True},
+        {"user_turns": 1_001},
+        {"user_per_minute": 0},
+    ],
 )
 async def test_a_limit_is_a_number_that_can_be_kept(wrong, client):
     with pytest.raises(UsageError, match=r"^\w+= must be a number from 1 to"):
@@ -118,3 +126,36 @@ async def test_a_priority_is_an_option_of_every_turn(client, redis_url):
 async def test_a_turn_in_this_process_takes_a_priority_and_has_no_queue_to_use_it_in():
     session = Agent(provider="scripted", model="any").session()
     assert (await session.run_async("Hello", priority="high")).text
+
+
+async def test_each_user_of_a_tenant_has_limits(client, redis_url):
+    await client.set_tenant_limits(None, user_turns=2)
+    await client.set_tenant_limits("acme", user_per_minute=3)
+    assert await client.tenant_limits("acme") == TenantLimits(user_turns=2, user_per_minute=3)
+
+    async def submit(user, tenant="acme"):
+        submit.count += 1
+        return await client.submit(f"s{submit.count}", "Hello", agent=AGENT, tenant=tenant, user=user)
+
+    submit.count = 0
+    turns = [await submit("ann") for _ in range(2)]
+    with pytest.raises(TenantLimit, match=r"The user has 2 turns that have not ended") as refused:
+        await submit("ann")
+    assert (refused.value.limit, refused.value.retry_after) == ("user_turns", 1)
+    await submit("bob")
+    await submit("ann", "other")
+    await submit(None)
+    await turns[0].cancel()
+    await submit("ann")
+    await turns[1].cancel()
+    with pytest.raises(TenantLimit, match="in a minute") as refused:
+        await submit("ann")
+    assert refused.value.limit == "user_per_minute"
+    async with Redis.from_url(redis_url) as redis:
+        for kind in ("user_turns", "user_pace"):
+            keys = await redis.keys(f"ant:{kind}:*")
+            assert keys
+            for key in keys:
+                assert b"acme" not in key
+                assert await redis.pttl(key) > 0
+        await redis.flushdb()

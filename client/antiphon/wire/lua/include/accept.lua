@@ -47,7 +47,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   end
   local whose = kept[2] or tenant
   if whose ~= '' then
-    local limit, number, wait_ms = limit_reached(whose, now, tonumber(tenant_limit))
+    local limit, number, wait_ms = limit_reached(whose, user, now, tonumber(tenant_limit))
     if limit then return {'TENANT_LIMIT', limit, number, wait_ms} end
   end
 
@@ -89,7 +89,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   end
   if first_named then keep('queue', queue) end
   if tenant ~= '' and not kept[2] then keep('tenant', tenant) end
-  if whose ~= '' then count_for_tenant(whose, turn, now) end
+  if whose ~= '' then count_for_tenant(whose, user, turn, now) end
   note_user(session, turn, user)
   if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
   list_turn(session, turn)
