@@ -21,6 +21,7 @@ from antiphon.input.values import Keep
 from antiphon.telemetry import log_fault
 from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon_worker.loop.toolbox import TurnStopped
+from antiphon_worker.process.signal import Signal
 
 log = logging.getLogger("antiphon.lease")
 
@@ -55,7 +56,7 @@ class Lease:
         self.stop: Stop | None = None
         self.stop_reason = ""
         self.keep: Keep | None = None  # of the cancel that was heard last; the turn's record has it too
-        self._moved = asyncio.Event()  # set after every answer of the keeper and every stop
+        self._moved = Signal()  # given after every answer of the keeper and every stop
         self._on_stop: Callable[[], None] | None = None
 
     @property
@@ -68,7 +69,7 @@ class Lease:
         if self.stop is Stop.SUPERSEDED or (self.stop is not None and stop is Stop.DRAINED and not at_once):
             return
         self.stop, self.stop_reason = stop, reason
-        self._moved.set()
+        self._moved.give()
         if at_once and self._on_stop is not None:
             self._on_stop()
 
@@ -77,7 +78,7 @@ class Lease:
         self._on_stop = interrupt
 
     def answered(self) -> None:
-        self._moved.set()
+        self._moved.give()
 
     async def checkpoint(self) -> None:
         """Pass a safe point: raise ``StopSignal`` if the turn must stop, and wait while the lease is in doubt."""
@@ -90,7 +91,6 @@ class Lease:
 
     async def moved(self) -> None:
         """Wait for the keeper's next answer or a stop."""
-        self._moved.clear()
         await self._moved.wait()
 
 

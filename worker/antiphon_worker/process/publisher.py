@@ -23,6 +23,7 @@ from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon.wire.records import ClaimedTurn, Emit
 from antiphon_worker.process.lag import Lag
 from antiphon_worker.process.lease import Lease, Stop
+from antiphon_worker.process.signal import Signal
 from antiphon_worker.providers.stream.json_text import valid
 
 log = logging.getLogger("antiphon.publisher")
@@ -54,7 +55,7 @@ class TurnSink:
         self._fronts: dict[tuple[type[Event], int, str], bytes] = {}
         self.unanswered: Emit | None = None
         self.full = False
-        self._answered = asyncio.Event()
+        self._answered = Signal()
 
     def put(self, event: Event) -> None:
         """Take an event without waiting. Consecutive pieces of one delta are joined."""
@@ -94,7 +95,6 @@ class TurnSink:
     async def drain(self) -> None:
         """Wait until there is room again or the turn must stop."""
         while self.full and self.lease.stop is None:
-            self._answered.clear()
             await self._answered.wait()
 
     def body(self, event: Event) -> bytes:
@@ -116,7 +116,6 @@ class TurnSink:
         """Wait until no emit is under way, and take the unsent events for the caller's script."""
         while self.unanswered is not None and self.lease.stop is not Stop.SUPERSEDED:
             self._publisher.wake(self)
-            self._answered.clear()
             await self._answered.wait()
         return self._take()
 
@@ -124,7 +123,6 @@ class TurnSink:
         """Wait until all events are published or the lease is lost."""
         while self.pending and self.lease.stop is not Stop.SUPERSEDED:
             self._publisher.wake(self)
-            self._answered.clear()
             await self._answered.wait()
 
     def next_emit(self) -> Emit | None:
@@ -146,12 +144,12 @@ class TurnSink:
             self.lease.end(Stop.SUPERSEDED)
         elif answer and self.lease.stop is None:
             self.lease.end(Stop.CANCELLED, answer)
-        self._answered.set()
+        self._answered.give()
         return True
 
     def release(self) -> None:
         """Wake all who wait here, because the turn stops."""
-        self._answered.set()
+        self._answered.give()
 
     def _take(self) -> list[bytes]:
         self._close_delta()

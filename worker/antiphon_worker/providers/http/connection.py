@@ -106,25 +106,20 @@ class Call(Struct, frozen=True):
 class Answer:
     """A successful response whose body has not been read yet."""
 
-    __slots__ = ("_pieces", "_response", "into")
+    __slots__ = ("_pieces", "aclose", "headers", "into")
 
     def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
+        self.headers: Mapping[str, str] = response.headers
         self._pieces: AsyncIterator[bytes] | None = None
         exchange = exchange_of(response) if "content-encoding" not in response.headers else None
+        if exchange is None:
+            self._pieces = response.aiter_bytes()
         self.into = exchange.into if exchange is not None else self._into
+        self.aclose = exchange.aclose if exchange is not None else response.aclose
         """Pass each piece of the body to a function. Returns False if the function does, and True at the body's end."""
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
-
     async def _into(self, take: Callable[[bytes], bool]) -> bool:
-        if self._pieces is None:
-            self._pieces = self._response.aiter_bytes()
+        assert self._pieces is not None
         async for piece in self._pieces:
             if not take(piece):
                 return False

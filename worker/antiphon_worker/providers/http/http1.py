@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import cast
 
@@ -106,7 +105,7 @@ class Http1Connection(asyncio.Protocol):
     def _write(self) -> None:
         """Pass as much of the request to the transport as it takes."""
         while self._request and not self._full:
-            piece, self._request = self._request[:PIECE_BYTES], self._request[PIECE_BYTES:]
+            piece, self._request = self._request[:PIECE_BYTES], self._request[PIECE_BYTES:] or _NOTHING
             self.transport.write(piece)
 
     def _stop_rest(self) -> None:
@@ -132,11 +131,12 @@ class Exchange(httpx2.AsyncByteStream):
         self._parse: Callable[[bytes], object] = self._parse_all
         self._framing_bytes = 1  # since the last piece of the body; 0 when one has just come
         self._take: Callable[[bytes], bool] | None = None
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []  # few: an empty deque takes as much memory as this whole exchange
         self._held = 0  # bytes in them
         self._paused = False
         self._over = False  # nothing more will come
         self._whole = False  # because that was all
+        self._framed = False  # the headers define the end of the body: otherwise it ends with the connection
         self._odd = False  # the two sides may disagree about what came: no further request is sent
         self._error: BaseException | None = None  # or because of this
         self._waiter: asyncio.Future[None] | None = None
@@ -208,7 +208,7 @@ class Exchange(httpx2.AsyncByteStream):
             self.fail(httpx2.ReadError(str(exc) or type(exc).__name__))
         elif not self.status:
             self.fail(httpx2.RemoteProtocolError("The server closed the connection without an answer."))
-        elif self._framed():
+        elif self._framed:
             self.fail(httpx2.RemoteProtocolError("The server closed the connection before the answer's end."))
         elif not self._over:
             self._whole = True
@@ -243,7 +243,7 @@ class Exchange(httpx2.AsyncByteStream):
             self._odd = True  # nobody asked for it
         else:
             self.status = status
-            self._odd = self._odd or self._connection.unsent > 0 or self._oddly_framed()
+            self._note_framing()
             self._framing_bytes = 0
             self._tell()
 
@@ -309,7 +309,7 @@ class Exchange(httpx2.AsyncByteStream):
             self._tell()
 
     def _next(self) -> bytes:
-        piece = self._pieces.popleft()
+        piece = self._pieces.pop(0)
         self._held -= len(piece)
         return piece
 
@@ -337,18 +337,15 @@ class Exchange(httpx2.AsyncByteStream):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _oddly_framed(self) -> bool:
-        """Return whether another reader could see the end of the answer in another place."""
-        framing = [name for name, _ in self.headers if name.lower() in _FRAMING]
-        old = self._parser.get_http_version() < "1.1" and b"transfer-encoding" in map(bytes.lower, framing)
-        return old or len(framing) > 1 or (self.status == 204 and bool(framing))
-
-    def _framed(self) -> bool:
-        """Return whether the headers define the end of the body. Otherwise it ends with the connection."""
-        return any(
-            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
-            for name, value in ((name.lower(), value) for name, value in self.headers)
-        )
+    def _note_framing(self) -> None:
+        """Note whether the headers define the end of the body, and whether another reader could see it elsewhere."""
+        framing = {name.lower(): value for name, value in self.headers if name.lower() in _FRAMING}
+        count = sum(name.lower() in _FRAMING for name, _ in self.headers)
+        encoding = framing.get(b"transfer-encoding")
+        self._framed = b"content-length" in framing or b"chunked" in (encoding or b"").lower()
+        old = self._parser.get_http_version() < "1.1" and encoding is not None
+        odd = old or count > 1 or (self.status == 204 and count > 0)
+        self._odd = self._odd or self._connection.unsent > 0 or odd
 
     def _watch(self) -> None:
         """Check whether the service has been silent for too long. Taking more of the request is not silence."""

@@ -70,10 +70,9 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             await exchange.aclose()
             raise
         extensions = {"http_version": b"HTTP/1.1", "reason_phrase": exchange.reason, _EXCHANGE: exchange}
-        response = httpx2.Response(
-            exchange.status, headers=exchange.headers, stream=exchange, extensions=extensions
-        )
-        if b"".join([value for _, value in exchange.headers]).isascii():
+        headers, exchange.headers = exchange.headers, []
+        response = httpx2.Response(exchange.status, headers=headers, stream=exchange, extensions=extensions)
+        if b"".join([value for _, value in headers]).isascii():
             response.headers.encoding = "ascii"  # else httpx2 looks for it in each header
         return response
 

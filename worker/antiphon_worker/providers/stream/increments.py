@@ -82,6 +82,7 @@ class AnswerStream:
         request_id = _request_id(connection, answer)
         log.debug("%s answers, request id %s", self._provider, request_id)
         body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
+        answer.headers = {}  # the response takes more memory than the rest of an answer that is being read
         try:
             with _failures(connection, self._provider, request_id):
                 while not await answer.into(body.take):
