@@ -26,7 +26,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 # line. Rooms of one line do not know each other.
 CLIENT_ORDER = [
     "cli ext",
-    "metrics status client",
+    "metrics status client replaying",
     "telemetry",
     "sync_client",
     "async_client agent",

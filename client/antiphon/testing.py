@@ -23,15 +23,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.errors import ProviderRejected
-from antiphon.model import Item, Reasoning, Refusal, StopReason, Text, ToolCall, Usage
+from antiphon.model import Item, Reasoning, Refusal, Response, StopReason, Text, ToolCall, Usage
+from antiphon.model.recording import Recording
 
-__all__ = ["Answer", "Entry", "Script", "ScriptPart", "answer", "script", "tool_call"]
+__all__ = ["Answer", "Entry", "Replayed", "Script", "ScriptPart", "answer", "replay", "script", "tool_call"]
 
 ScriptPart: TypeAlias = (
     str | Text | Reasoning | ToolCall | Refusal | Item | Mapping[str, Any] | BaseException | Callable[[], Any]
@@ -103,6 +106,58 @@ def script(*entries: Entry, repeat: bool = False) -> Script:
     ('Hello, Alice.', 'Alice.')
     """
     return Script(entries, repeat=repeat)
+
+
+class Replayed(Protocol):
+    """A recorded turn, to run with an agent.
+
+    >>> from antiphon import Agent
+    >>> agent = Agent(provider=script("Hello."), model="any")
+    >>> turn = agent.session().submit("Hi")
+    >>> turn.result().text
+    'Hello.'
+    >>> replayed = replay(turn.recording())
+    >>> replayed.recording.status
+    'finished'
+    """
+
+    recording: Recording
+
+    def check(self, agent: Any) -> Response | None:
+        """Run the turn with this agent. Returns its response, None for a turn that failed or was cancelled.
+
+        Raises ``ReplayDiffers``, an ``AssertionError``, at the first difference, and names it: a result of a tool,
+        arguments that its schema refuses, a call that waits for an approval, the number of model calls.
+
+        >>> replayed.check(agent).text
+        'Hello.'
+        """
+        ...
+
+    async def check_async(self, agent: Any) -> Response | None:
+        """``check``, awaited.
+
+        >>> (await replayed.check_async(agent)).text
+        'Hello.'
+        """
+        ...
+
+
+def replay(source: str | Path | Recording) -> Replayed:
+    """Read a recorded turn (``antiphon record TURN > turn.json``), to run it with an agent, without a network.
+
+    Raises ``UsageError`` for a file that is not a recording.
+
+    >>> from antiphon import Agent
+    >>> agent = Agent(provider=script("Hello."), model="any")
+    >>> turn = agent.session().submit("Hi")
+    >>> turn.result().text
+    'Hello.'
+    >>> recording = turn.recording()
+    >>> replay(recording).check(agent).text
+    'Hello.'
+    """
+    return import_module("antiphon.replaying").Replay(source)
 
 
 class Script:

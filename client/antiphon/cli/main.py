@@ -27,6 +27,7 @@ SECTIONS = {
             "tool-result",
         ),
         "feedback": ("feedback",),
+        "record": ("record",),
         "chat": ("chat",),
         "batch": ("batch",),
     },

@@ -13,6 +13,7 @@ from antiphon.model import Message, decode_history
 from antiphon.model.feedback import Feedback
 from antiphon.redis.cells import Cells
 from antiphon.redis.listing import merged
+from antiphon.redis.recording import before_turn
 from antiphon.redis.turn_records import turn_info
 from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.cell import Cell
@@ -78,7 +79,4 @@ async def _conversation(cell: Cell, turn: TurnInfo) -> list[Message]:
         messages = decode_history(cell.seal.open_all(turn.session_id, "message", stored), 0)
     except CorruptRecord:
         return []
-    own = next((place for place, one in enumerate(messages) if one.turn_id == turn.turn_id), None)
-    return (
-        messages[:own] if own is not None else [one for one in messages if (one.created or 0) < turn.created]
-    )
+    return before_turn(messages, turn.turn_id, turn.created)

@@ -26,9 +26,11 @@ from antiphon.input.schema import typed
 from antiphon.input.values import Keep, check_keep, patience
 from antiphon.model import TERMINAL, Decision, Response, Status
 from antiphon.model.feedback import checked_feedback
+from antiphon.model.recording import Recording
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.redis.feedback import rate_turn
+from antiphon.redis.recording import record_turn
 from antiphon.redis.subscription import Subscription, TurnEvents
 from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
 from antiphon.session.background import own_turns, waits_for_itself
@@ -236,6 +238,17 @@ class AsyncTurn:
         1.0
         """
         await rate_turn(self._connections.cell_of_turn(self.id), self.id, checked_feedback(score, note, by))
+
+    async def recording(self) -> Recording:
+        """Record the ended turn, to replay it in a test: see ``antiphon.testing.replay``.
+
+        The history before it is the one that the session has now. Raises ``UsageError`` while the turn has not ended,
+        ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> [message.text for message in (await turn.recording()).messages]
+        ['You said: Hello']
+        """
+        return await record_turn(self._connections.cell_of_turn(self.id), self.id)
 
     async def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

@@ -10,6 +10,7 @@ from typing import Any
 from antiphon.events import Event
 from antiphon.input.values import Keep
 from antiphon.model import Response, Status
+from antiphon.model.recording import Recording
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.synchronous import Synchronous
@@ -184,6 +185,17 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         1.0
         """
         call(self._async.feedback(score, note, by=by))
+
+    def recording(self) -> Recording:
+        """Record the ended turn, to replay it in a test: see ``antiphon.testing.replay``.
+
+        The history before it is the one that the session has now. Raises ``UsageError`` while the turn has not ended,
+        ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> [message.text for message in turn.recording().messages]
+        ['You said: Hello']
+        """
+        return call(self._async.recording())
 
     def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

@@ -14,6 +14,7 @@ from antiphon.errors import AgentError, TurnCancelled
 from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL, Decision
 from antiphon.model.feedback import MOST_NOTE
+from antiphon.model.recording import Recording
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
@@ -140,6 +141,12 @@ async def rate_turn(call: Call[None, Rate]) -> None:
     It takes the place of earlier feedback, and has the authenticated caller as `by`.
     """
     await (await call.turn()).feedback(call.body.score, call.body.note, by=call.caller.name)
+
+
+@operation("GET", "/turns/{turn}/recording", right="read")
+async def record_turn(call: Call[None, None]) -> Recording:
+    """Read an ended turn as a recording, to replay it in a test"""
+    return await (await call.turn()).recording()
 
 
 class FeedbackQuery(Struct, kw_only=True):
@@ -324,6 +331,6 @@ def _told(error: AgentError) -> TurnFailure:
 
 OPERATIONS = [
     submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_runs, show_result, cancel_turn,
-    requeue_turn, rate_turn, list_feedback, list_waiting, approve_call, reject_call, answer_call, list_failed,
-    requeue_failed,
+    requeue_turn, rate_turn, list_feedback, record_turn, list_waiting, approve_call, reject_call, answer_call,
+    list_failed, requeue_failed,
 ]  # fmt: skip

@@ -91,6 +91,7 @@ export const OPERATIONS = {
   requeue_turn: {"method": "POST", "route": "/turns/{turn}/requeue", "body": false, "query": []},
   rate_turn: {"method": "PUT", "route": "/turns/{turn}/feedback", "body": true, "query": []},
   list_feedback: {"method": "GET", "route": "/feedback", "body": false, "query": ["agent", "since", "conversation", "tenant", "limit"]},
+  record_turn: {"method": "GET", "route": "/turns/{turn}/recording", "body": false, "query": []},
   list_waiting: {"method": "GET", "route": "/waiting", "body": false, "query": ["tenant", "limit"]},
   approve_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/approve", "body": true, "query": []},
   reject_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/reject", "body": true, "query": []},

@@ -598,6 +598,23 @@ export interface RatedTurn {
   revision?: string;
   conversation?: Message[];
 }
+/** An ended turn, to be replayed without a network: see ``antiphon.testing.replay``. */
+export interface Recording {
+  turn_id: string;
+  session_id: string;
+  status: Status;
+  input: Message[];
+  messages: Message[];
+  history?: Message[];
+  agent?: string | null;
+  revision?: string;
+  system?: string | null;
+  variables?: JsonObject;
+  request?: JsonObject;
+  code?: string | null;
+  error?: string | null;
+  version?: number;
+}
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
@@ -1104,6 +1121,8 @@ export interface Operations {
   rate_turn: { asked: { turn: string } & Rate; answer: undefined };
   /** List the turns with feedback, as long as they are kept, the last feedback first */
   list_feedback: { asked: FeedbackQuery; answer: RatedPage };
+  /** Read an ended turn as a recording, to replay it in a test */
+  record_turn: { asked: { turn: string }; answer: Recording };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */

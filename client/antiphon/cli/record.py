@@ -1,0 +1,81 @@
+"""The command that records an ended turn, and writes a test that replays it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from antiphon.cli.arguments import add_redis, command_parser, read_client
+from antiphon.client import AsyncClient
+from antiphon.errors import UsageError
+from antiphon.model.recording import Recording
+from antiphon.replaying import encoded
+from antiphon.text import text_of
+
+TEST = '''"""Replays a recorded turn without a network.
+
+Written by: antiphon record {turn} --test {file} --agent {agent}
+"""
+
+from pathlib import Path
+
+from {module} import {name}
+
+from antiphon.testing import replay
+
+
+def test_turn_{short}():
+    replay(Path(__file__).with_suffix(".json")).check({name})
+'''
+_AGENT = re.compile(r"([\w.]+):(\w+)")
+
+
+def record(argv: list[str]) -> int:
+    """Print an ended turn as a recording, or write a test that replays it
+
+    The recording has the input, the history before it, the answers of the model, the results of tools and the decisions
+    about calls, but no keys. With encryption keys, it is encrypted. With --test, it is written next to a pytest file,
+    which replays it with the agent, without a network.
+    """
+    parser = command_parser(record)
+    parser.add_argument("turn", help="id of the turn")
+    parser.add_argument("--test", metavar="FILE", help="write this pytest file, and the recording next to it")
+    parser.add_argument("--agent", metavar="MODULE:NAME", help="where the test finds the agent")
+    parser.add_argument("--json", action="store_true", help="print the recording as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    if (options.test is None) != (options.agent is None):
+        parser.error("--test and --agent need each other")
+
+    async def read(client: AsyncClient) -> Recording:
+        return await (await client.turn(options.turn)).recording()
+
+    recording = read_client(options, read)
+    if options.test is None:
+        data = encoded(recording)
+        sys.stdout.write(text_of(data.replace(b"\n", b"") if options.json else data) + "\n")
+        return 0
+    _write_test(recording, Path(options.test), options.agent)
+    return 0
+
+
+def _write_test(recording: Recording, file: Path, agent: str) -> None:
+    """Write the test and its recording. Raises ``UsageError``."""
+    found = _AGENT.fullmatch(agent)
+    if found is None or file.suffix != ".py":
+        raise UsageError("--test must name a .py file, and --agent an agent as module:name.")
+    text = TEST.format(
+        turn=recording.turn_id,
+        short=recording.turn_id[:8],
+        file=file.name,
+        agent=agent,
+        module=found[1],
+        name=found[2],
+    )
+    try:
+        file.write_text(text)
+        file.with_suffix(".json").write_bytes(encoded(recording) + b"\n")
+    except OSError as exc:
+        raise UsageError(f"{file} cannot be written: {exc.strerror}.") from exc
+    print(file)

@@ -1,0 +1,56 @@
+"""Records an ended turn from its record and its session's history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import SessionNotFound, UsageError
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.request import shown_request
+from antiphon.model import TERMINAL, Message, decode_history
+from antiphon.model.recording import Recording
+from antiphon.redis.fields import decode_field
+from antiphon.redis.turn_records import turn_info
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists.agents import revision_of
+
+OPTIONS = ("params", "output", "instructions", "max_tool_calls", "caller_tools")
+
+
+async def record_turn(cell: Cell, turn_id: TurnId) -> Recording:
+    """Record a turn. Raises ``UsageError`` for one that has not ended, ``TurnNotFound`` and ``TurnDeleted``."""
+    record = await cell.turn(turn_id)
+    info = turn_info(record)
+    if info.status not in TERMINAL:
+        raise UsageError(f"Turn {turn_id} is {info.status}: only ended turns can be recorded.")
+    session: dict[str, bytes] = {}
+    stored: list[bytes] = []
+    try:
+        snapshot = await cell.snapshot(SessionId(info.session_id))
+        session, stored = snapshot.fields, snapshot.history
+    except SessionNotFound:
+        pass  # the turn is kept longer
+    agent, revision = await revision_of(cell, record) if cell.has_disk else ("", "")
+    options: dict[str, Any] = msgspec.to_builtins(shown_request(record.fields["request"]))
+    return Recording(
+        info.turn_id, info.session_id, info.status, _plain(info.input), _plain(info.messages),
+        history=_plain(before_turn(decode_history(stored, 0), info.turn_id, info.created)),
+        agent=info.agent or agent or None, revision=revision,
+        system=decode_field("system", session.get("system", b"")) or None,
+        variables=decode_field("variables", session.get("variables", b"")) or {},
+        request={name: options[name] for name in OPTIONS if options.get(name)},
+        code=info.code, error=info.error,
+    )  # fmt: skip
+
+
+def before_turn(messages: list[Message], turn_id: str, created: int) -> list[Message]:
+    """Return the messages of a session before a turn, or before its submission if it has left none."""
+    own = next((place for place, one in enumerate(messages) if one.turn_id == turn_id), None)
+    return messages[:own] if own is not None else [one for one in messages if (one.created or 0) < created]
+
+
+def _plain(messages: list[Message]) -> list[Message]:
+    """The messages without what only a stored history needs."""
+    return [msgspec.structs.replace(one, id=None, turn_id=None, created=None, by=None) for one in messages]

@@ -1,0 +1,237 @@
+"""Replays a recorded turn with an agent, without a network: the model's answers and the tools' results are recorded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.encryption.records import sealer_of
+from antiphon.errors import AgentError, ProviderRejected, ToolRaised, UsageError
+from antiphon.events import TurnSuspended
+from antiphon.model import Decision, Message, OpenCall, Response, ToolCall, ToolResult
+from antiphon.model.recording import Recording
+from antiphon.session.background import call
+from antiphon.testing import Answer, Script, answer
+from antiphon.tools import Context, Tool
+
+END = "The recording ends here."
+SHOWN = 200  # characters of a value in a difference
+
+
+class ReplayDiffers(AssertionError):
+    """The agent does something else than the recording."""
+
+
+class SealedRecording(msgspec.Struct):
+    """A recording that is encrypted with the keys of the deployment."""
+
+    session_id: str
+    sealed: msgspec.Raw
+
+
+def encoded(recording: Recording) -> bytes:
+    """Return the JSON of a recording, encrypted if the process has keys (``ANTIPHON_ENCRYPTION_KEYS``)."""
+    seal, plain = sealer_of(), msgspec.json.encode(recording)
+    if not seal.on:
+        return msgspec.json.format(plain, indent=1)
+    return msgspec.json.encode(
+        SealedRecording(
+            recording.session_id, msgspec.Raw(seal.seal(recording.session_id, "recording", plain))
+        )
+    )
+
+
+def read_recording(source: str | Path | Recording) -> Recording:
+    """Read a recording from its file. Raises ``UsageError``, and errors of encryption without its key."""
+    if isinstance(source, Recording):
+        return source
+    try:
+        data = Path(source).read_bytes()
+        if b'"sealed"' in data[:400]:
+            found = msgspec.json.decode(data, type=SealedRecording)
+            data = sealer_of().open(found.session_id, "recording", bytes(found.sealed))
+        return msgspec.json.decode(data, type=Recording)
+    except (OSError, msgspec.MsgspecError) as exc:
+        raise UsageError(f"{source} is not a recording of `antiphon record`: {exc}.") from exc
+
+
+class Replay:
+    """A recorded turn. ``check(agent)`` runs it, and fails at the first difference."""
+
+    def __init__(self, source: str | Path | Recording) -> None:
+        self.recording = read_recording(source)
+
+    def check(self, agent: Any) -> Response | None:
+        """Run the turn with this agent, and compare. Returns its response; None if the recorded turn had none.
+
+        The model's answers, the results of tools and the decisions of people are those of the recording. Compared are
+        what the model receives, the arguments of tools with their schemas, and which calls wait for a decision. Raises
+        ``ReplayDiffers``, which is an ``AssertionError``.
+        """
+        return call(self.check_async(agent), instead="check_async")
+
+    async def check_async(self, agent: Any) -> Response | None:
+        """``check``, awaited."""
+        return await _Run(self.recording).run(agent)
+
+
+class _Run:
+    """One replay: what it has seen, and the first difference."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        messages = recording.messages
+        self._answers = [one for one in messages if one.role == "assistant"]
+        self._results = {one.call_id: one for message in messages for one in message.tool_results}
+        self._decisions = {one.call_id: one for message in messages for one in message.decisions}
+        self._calls = {one.call_id: one for message in messages for one in message.tool_calls}
+        self._asked: set[str] = set()  # calls that waited for a decision
+        self._difference = ""
+
+    async def run(self, agent: Any) -> Response | None:
+        recording, own = self._recording, self._copied(agent)
+        session = own.session_async(
+            messages=recording.history, system=recording.system, variables=recording.variables or None
+        )
+        turn = await session.submit(recording.input, **_options(recording.request))
+        async for event in turn.stream():
+            if isinstance(event, TurnSuspended):
+                for waiting in event.calls:
+                    await self._decide(turn, waiting)
+        response = None
+        try:
+            response = await turn.result()
+        except AgentError as exc:
+            self._differs(exc.message, unless=END in exc.message and recording.status != "finished")
+        self._check_end(own.provider)
+        if self._difference:
+            raise ReplayDiffers(self._difference)
+        return response
+
+    def _copied(self, agent: Any) -> Any:
+        """A copy of the agent with the recorded model and tools, without what leaves the process."""
+        own = copy.copy(agent)
+        entries: list[Callable[[Any], Answer]] = [
+            self._answer(number) for number in range(len(self._answers) + 1)
+        ]
+        own.provider, own.tools = Script(entries), [self._recorded(tool) for tool in agent.tools]
+        own.redis = own.store = own.memory = own.retry = own._runtime = None
+        own.fallback, own.budgets = [], []
+        return own
+
+    def _recorded(self, tool: Tool[..., Any]) -> Tool[..., Any]:
+        own = copy.copy(tool)
+        own.__class__ = _RecordedTool
+        own.function, own.is_async, own.timeout = self._result, True, None
+        return own
+
+    async def _result(self, call_id: str) -> Any:
+        """What the tool returned for this call, or the exception with the recorded text."""
+        found = self._results.get(call_id)
+        if found is None:
+            raise ToolRaised("The recording has no result of this call.")
+        if found.is_error:
+            raise ToolRaised(found.text)
+        return found.content
+
+    def _answer(self, number: int) -> Callable[[Any], Answer]:
+        """The answer to a model call, after its messages were compared."""
+
+        def played(request: Any) -> Answer:
+            self._compare(number, request.messages)
+            if number == len(self._answers) and not self._difference:
+                self._differs(
+                    f"model call {number + 1}: the recording has {number}",
+                    unless=self._recording.status != "finished",
+                )
+            if self._difference or number == len(self._answers):
+                raise ProviderRejected(END)
+            return answer(*self._answers[number].parts)  # type: ignore[arg-type]
+
+        return played
+
+    def _compare(self, number: int, sent: list[Message]) -> None:
+        if number == 0:
+            texts = [one.text for one in sent[-len(self._recording.input) :]]
+            expected = [one.text for one in self._recording.input]
+            if texts != expected:
+                self._differs(f"model call 1: the input is {_shown(texts)}, and was {_shown(expected)}")
+            return
+        before = self._answers[number - 1].tool_calls
+        results = {one.call_id: one for message in sent for one in message.tool_results}
+        for made in before:
+            self._compare_result(number, made, results.get(made.call_id))
+
+    def _compare_result(self, number: int, made: ToolCall, found: ToolResult | None) -> None:
+        expected = self._results.get(made.call_id)
+        if expected is None or found == expected or self._difference:
+            return
+        was = f"the recording has {_shown(expected.text)}"
+        now = "no result" if found is None else f"the result {_shown(found.text)}"
+        self._differs(f"model call {number + 1}: the tool {made.name} has {now}; {was}")
+
+    async def _decide(self, turn: Any, waiting: OpenCall) -> None:
+        """Decide as in the recording. A call that did not wait there is a difference, and ends the turn."""
+        self._asked.add(waiting.call_id)
+        result, decision = self._results.get(waiting.call_id), self._decisions.get(waiting.call_id)
+        if waiting.kind == "tool" and result is not None:
+            await turn.tool_result(waiting.call_id, result.content, is_error=result.is_error)
+        elif waiting.kind == "approval" and decision is not None and decision.kind == "approve":
+            await turn.approve(waiting.call_id, by=decision.by, arguments=decision.arguments)
+        elif waiting.kind == "approval" and decision is not None:
+            await turn.reject(waiting.call_id, by=decision.by, reason=decision.reason)
+        else:
+            self._differs(f"the tool {waiting.name} waits for a decision; in the recording it did not")
+            await turn.cancel()
+
+    def _check_end(self, script: Script) -> None:
+        made, recorded = len(script.requests), len(self._answers)
+        if made < recorded:
+            self._differs(f"the turn ends after {made} model calls; the recording has {recorded}")
+        for call_id, decision in self._decisions.items():
+            if call_id not in self._asked and _is_of_a_person(decision):
+                self._differs(
+                    f"the tool {self._name(call_id)} ran without the decision that the recording has"
+                )
+
+    def _name(self, call_id: str) -> str:
+        return self._calls[call_id].name if call_id in self._calls else call_id
+
+    def _differs(self, how: str, *, unless: bool = False) -> None:
+        """Note a difference; the first one counts."""
+        if not unless and not self._difference:
+            self._difference = f"The replay of turn {self._recording.turn_id} differs: {how}."
+
+
+class _RecordedTool(Tool[..., Any]):
+    """A tool that returns what the recording has. Its arguments are checked as those of the tool."""
+
+    def bind(self, arguments: Mapping[str, Any], context: Context) -> tuple[list[Any], dict[str, Any]]:
+        super().bind(arguments, context)
+        return [context.call_id], {}
+
+    def content_of(self, value: Any) -> Any:
+        return value
+
+
+def _options(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recorded request, as the keywords of ``submit``."""
+    options = {
+        name: request[name] for name in ("instructions", "max_tool_calls", "caller_tools") if name in request
+    }
+    if output := request.get("output"):
+        options["schema"] = output.get("whole") or output["schema"]
+    return options | request.get("params", {})
+
+
+def _is_of_a_person(decision: Decision) -> bool:
+    return decision.kind in ("approve", "reject") and decision.by is not None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
