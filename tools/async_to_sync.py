@@ -236,10 +236,17 @@ class Writer:
         self.imports |= {name: module for module, name in (held, *form.bases)} | {"Synchronous": SHARED}
         doc = sync_doc(ast.get_docstring(cls) or "", form)
         body = [quoted(doc.replace("\n\n", f"\n\n{form.note}\n\n", 1) if form.note else doc)]
+        for base in cls.bases:
+            if isinstance(base, ast.Name) and (module := scope_of(form.module).get(base.id)):
+                body += self.methods(class_of(module, base.id), module)
+        body += self.methods(cls, form.module)
+        return f"class {form.made}({', '.join(bases)}):\n" + textwrap.indent("\n\n".join(body), "    ")
+
+    def methods(self, cls: ast.ClassDef, module: str) -> Iterator[str]:
+        self.scope = scope_of(module)
         for node in cls.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                body += self.members(node)
-        return f"class {form.made}({', '.join(bases)}):\n" + textwrap.indent("\n\n".join(body), "    ")
+                yield from self.members(node)
 
     def members(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
         name = node.name

@@ -64,7 +64,9 @@ export type Input = string | Part | readonly (Part | Message | JsonObject)[];
 
 def called() -> list[Operation]:
     """The operations that ``Client.call`` has: each that answers with JSON or nothing."""
-    return [one for one in operations() if not one.streams and not one.route.startswith(ELSEWHERE)]
+    return [
+        one for one in operations() if not (one.streams or one.content or one.route.startswith(ELSEWHERE))
+    ]
 
 
 class Shapes:

@@ -35,6 +35,7 @@ from antiphon.input.request import Travelling
 from antiphon.input.values import is_a, lifetime, page_of_last
 from antiphon.model import Message, Response, Status, decode_history
 from antiphon.model.budget import BudgetScope
+from antiphon.redis import erasure
 from antiphon.redis.agents import AsyncAgents
 from antiphon.redis.all_events import AllEvents
 from antiphon.redis.archived import whole_snapshot
@@ -43,7 +44,7 @@ from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
 from antiphon.redis.edits import found_in
-from antiphon.redis.erasure import Forgotten, OfUser, messages_of_user, note_archive, search, sessions_of_user
+from antiphon.redis.erasure import ErasedPart, Forgotten, OfUser
 from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
@@ -66,6 +67,7 @@ from antiphon.session.runtime import Edit, SessionAgent, SessionRef
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import ClientSubmitOptions
 from antiphon.wire.editing import Busy, erase_turns, erase_turns_of
+from antiphon.wire.files import drop_files
 from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.lists.sent_events import forget_events, kept_events
 from antiphon.wire.suspension import SuspendedTurn
@@ -468,7 +470,7 @@ class AsyncClient:
         else:
             raise UsageError("Pass session=, tenant= or user=: what is to be forgotten.")
         if self.connections.archive is None:
-            await note_archive(self.connections.cells, found)
+            await erasure.note_archive(self.connections.cells, found)
         return found
 
     async def export(
@@ -494,11 +496,7 @@ class AsyncClient:
             if whose is not None:
                 if whose not in saved.get("users", []):
                     continue
-                saved = {
-                    "session_id": known,
-                    "messages": messages_of_user(saved["messages"], whose),
-                    "users": [whose],
-                }
+                saved = erasure.part_of_user(saved, whose)
             yield {"type": "session", **saved}
             async for turn in self.turns(known, tenant=asked):
                 with suppress(TurnNotFound):  # it has expired
@@ -651,7 +649,7 @@ async def _forget_session(client: AsyncClient, session: SessionId, tenant: str |
     if await client.session(session, tenant=tenant).delete():
         found.sessions.append(session)
     found.turns = await erase_turns(cell) or 0
-    await search([cell], {session}, None, found)
+    await erasure.search([cell], {session}, None, found)
     return found
 
 
@@ -673,7 +671,7 @@ async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgo
     for cell in cells:
         found.events += await forget_events(cell, tenant)
         found.turns += await erase_turns(cell, tenant) or 0
-    await search(cells, {*found.sessions}, tenant, found)
+    await erasure.search(cells, {*found.sessions}, tenant, found)
     return found
 
 
@@ -682,7 +680,7 @@ async def _forget_user(client: AsyncClient, user: str, tenant: str | None) -> Fo
     for schedule in [one async for one in client.schedules(tenant=tenant) if one.user == user]:
         await client.schedules(schedule.session_id).delete(schedule.name)
         found.schedules += 1
-    sessions = await sessions_of_user(cells, user, tenant)
+    sessions = await erasure.sessions_of_user(cells, user, tenant)
     if client.connections.archive is not None:
         async for info in client.sessions(tenant=tenant, children=True):
             users = (await client.session(info.session_id).to_dict()).get("users", [])
@@ -696,33 +694,31 @@ async def _forget_user(client: AsyncClient, user: str, tenant: str | None) -> Fo
             found.turns += await _forget_in(client, SessionId(session), user, of.turns)
     for cell in cells:
         found.turns += await erase_turns(cell) or 0
-    await search(cells, {*found.sessions}, tenant, found, user, sessions.keys())
+    await erasure.search(cells, {*found.sessions}, tenant, found, user, sessions.keys())
     return found
 
 
 async def _forget_in(client: AsyncClient, session: SessionId, user: str, turns: list[str]) -> int:
     """Erase the turns of a user from a session that stays, and those that they have steered."""
-    doomed = {*turns}
+    erased = ErasedPart(user, turns)
     for turn in turns:
         with suppress(TurnNotFound):
             one = await client.turn(turn)
             await one.cancel("the user was erased")
             await one.ended()
-            doomed |= {(await one.info()).steered_into or turn}
+            erased.turns |= {(await one.info()).steered_into or turn}
     cell = client.connections.cell_of_session(session)
-
-    def without(messages: list[Message]) -> list[Message]:
-        doomed.update(one.turn_id for one in messages if one.by == user and one.turn_id)
-        return [one for one in messages if one.turn_id not in doomed and one.by != user]
-
     runtime, ref = RedisRuntime(client.connections.here), SessionRef(session)
+    erased.without(await runtime.read(ref))
     while True:
+        if erased.files:  # first, so that a repetition after a crash finds the messages that name them
+            await drop_files(cell, session, *erased.files)
         try:
-            await runtime.edit(ref, Edit(becomes=without))
+            await runtime.edit(ref, Edit(becomes=erased.without))
         except UsageError:
             return 0  # it is closed, so that its history cannot be changed: the search reports it
-        await remove_title(cell, session, doomed)
-        answer = await erase_turns_of(cell, session, user, sorted(doomed))
+        await remove_title(cell, session, erased.turns)
+        answer = await erase_turns_of(cell, session, user, sorted(erased.turns))
         if not isinstance(answer, Busy):
             return answer
         with suppress(TurnNotFound):

@@ -33,6 +33,7 @@ from antiphon_gateway.http.operations import (
 )
 from antiphon_gateway.http.streams import EventStream
 from antiphon_gateway.interface import administration, budgets, events, sent_events, sessions, turns
+from antiphon_gateway.interface import files as stored_files
 from antiphon_gateway.interface.openapi import openapi
 from antiphon_gateway.openai import (
     chat,
@@ -265,8 +266,8 @@ def _document() -> dict[str, Any]:
 def operations() -> list[Operation]:
     """Return all operations, in the order of the reference."""
     rooms = (
-        sessions, turns, administration, budgets, sent_events, events, ai_sdk, ag_ui, responses, compaction,
-        input_tokens, conversations, models, chat, files,
+        sessions, stored_files, turns, administration, budgets, sent_events, events, ai_sdk, ag_ui, responses,
+        compaction, input_tokens, conversations, models, chat, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]

@@ -25,7 +25,13 @@ MADE = [Client, Session, SessionList, Turn, Agents, Budgets, Facts, Schedules, W
 
 
 def methods(cls):
-    return {name: one for name, one in vars(cls).items() if inspect.isfunction(one)}
+    return {name: one for name, one in members(cls).items() if inspect.isfunction(one)}
+
+
+def members(cls):
+    """What a class has, and what it inherits from others of ours."""
+    of = [one for one in reversed(cls.__mro__) if one.__module__.startswith("antiphon")]
+    return {name: one for each in of for name, one in vars(each).items()}
 
 
 def test_the_generated_files_are_current(capsys):
@@ -60,7 +66,7 @@ def test_both_forms_have_the_same_methods_and_parameters(name):
     (form,) = (one for forms in tool.FILES.values() for one in forms if one.name == name)
     written = vars(importlib.import_module(form.module))[name]
     made = next(one for one in MADE if one.__name__ == form.made)
-    for method, one in vars(written).items():
+    for method, one in members(written).items():
         if method.startswith("_") or method in form.hidden or method not in vars(made):
             assert method.startswith("_") or method in (*form.hidden, "aclose", "connections"), method
             continue

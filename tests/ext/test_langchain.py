@@ -1,6 +1,7 @@
 """A chat message history of LangChain over a session, and messages in both directions."""
 
 import asyncio
+from base64 import b64encode
 
 import pytest
 from langchain_core.messages import (
@@ -42,6 +43,15 @@ def test_messages_come_back_whole_from_any_process(redis_url):
     assert [(one.text, one.is_error) for one in ours[3].tool_results] == [("one", False), ("two", True)]
     history.clear()
     assert history.messages == []
+
+
+async def test_a_large_picture_comes_back_although_the_session_stores_it_apart(redis_url):
+    history = AntiphonMessageHistory("s", redis=redis_url)
+    picture = {"type": "image", "base64": b64encode(bytes(30_000)).decode(), "mime_type": "image/png"}
+    await history.aadd_messages([HumanMessage([{"type": "text", "text": "See"}, picture])])
+    [message] = await history.aget_messages()
+    assert message.content[1]["base64"] == picture["base64"]
+    assert history.messages == [message]
 
 
 async def test_the_asynchronous_methods_and_calls_side_by_side(redis_url):

@@ -1,6 +1,7 @@
 """A chat store of LlamaIndex over sessions, in this process and on Redis."""
 
 import asyncio
+from base64 import b64encode
 
 import pytest
 from llama_index.core.base.llms.types import (
@@ -53,6 +54,14 @@ def store(runtime):
     """Makes stores where the runtime of the test keeps its sessions."""
     url = getattr(runtime, "url", None)
     return lambda **options: AntiphonChatStore(redis=url, **options)
+
+
+def test_a_large_picture_comes_back_although_the_session_stores_it_apart(runtime, store):
+    picture = ImageBlock(image=b64encode(bytes(range(256)) * 100))
+    store().add_message("s", ChatMessage([TextBlock(text="See"), picture]))
+    [message] = store().get_messages("s")
+    assert message.blocks[1].image == picture.image
+    assert store().delete_last_message("s").blocks[1].image == picture.image
 
 
 def test_messages_come_back_as_they_were_added(runtime, store):

@@ -1,6 +1,7 @@
 """The Agents SDK's ``Runner`` inside a turn: over HTTP against the model server, and with scripted models."""
 
 import asyncio
+from base64 import b64encode
 
 import pytest
 from agents import Agent as SDKAgent
@@ -281,6 +282,16 @@ def session(runtime):
     """Makes sessions of the SDK where the runtime of the test keeps them."""
     url = getattr(runtime, "url", None)
     return lambda session_id="s", **options: AntiphonSession(session_id, redis=url, **options)
+
+
+async def test_a_large_picture_comes_back_although_the_session_stores_it_apart(session):
+    url = f"data:image/png;base64,{b64encode(bytes(30_000)).decode()}"
+    content = [{"type": "input_image", "image_url": url, "detail": "low"}]
+    await session().add_items([{"role": "user", "content": content}])
+    [item] = await session().get_items()
+    assert item["content"] == content
+    assert (await session().get_items(1)) == [item]
+    assert await session().pop_item() == item
 
 
 async def test_items_come_back_as_they_were_added(session):

@@ -65,11 +65,14 @@ OF_NO_OTHER = {"send_event"}  # its route names nothing of a tenant
 EVERYTHING = ["read", "write", "send", "admin"]
 
 
+FILE = hashlib.sha256(b"secret content").hexdigest()
+
+
 def path_of(route, session, turn):
     """The path of an operation with a value for each of its places."""
     return route.format(
         session=session, turn=turn, message="m", call="c", response=f"resp_{turn}", tenant="a", agent="stage", item="m",
-        model="nothing", schedule="daily", webhook="hook", fact="f", name="paid",
+        model="nothing", schedule="daily", webhook="hook", fact="f", name="paid", file=FILE,
     )  # fmt: skip
 
 
@@ -87,6 +90,7 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
             "PUT", "/sessions/s/schedules/daily", json={"input": "secret", "agent": STAGE, "every": 3600}
         )
         turn = await a.submit("s", "secret words", key="k")
+        await a.call("POST", "/sessions/s/files?name=secret.txt", content=b"secret content")
         tried = 0
         for one in operations():
             if one.right is None or "{" not in one.route or one.name in REFUSED_TO_ALL | OF_NO_OTHER:

@@ -1,6 +1,7 @@
 """The AI SDK's chat: its stream, resuming it from another gateway, and the official client where it is installed."""
 
 import json
+from base64 import b64encode
 from contextlib import asynccontextmanager
 
 import pytest
@@ -87,6 +88,18 @@ async def opened(api, method: str, path: str, **more):
     answer = await api.http.send(api.http.build_request(method, path, **more), stream=True)
     assert answer.status_code == 200
     return answer
+
+
+async def test_a_picture_that_the_session_stores_apart_is_shown_to_the_page(redis_url, tmp_path):
+    url = f"data:image/png;base64,{b64encode(bytes(30_000)).decode()}"
+    picture = {"type": "file", "url": url, "mediaType": "image/png"}
+    async with stand(redis_url, tmp_path) as (_, api):
+        asked = body("What is this?", "m2")
+        asked["messages"][0]["parts"].append(picture)
+        said((await (await opened(api, "POST", "/chat", json=asked)).aread()).decode())
+        shown = (await api.get("/chat/s/messages"))["messages"]
+        assert shown[-2]["parts"][1] == picture
+        assert [one["size"] for one in (await api.get("/sessions/s/files"))["files"]] == [30_000]
 
 
 async def test_an_answer_is_started_resumed_and_stopped(redis_url, tmp_path):

@@ -56,7 +56,7 @@ class OwnStore(SessionStore):
 
 def session_keys(session: str) -> list[str]:
     """The keys whose life is that of a session."""
-    return [f"ant:{kind}:{session}" for kind in ("session", "history", "events", "turns")]
+    return [f"ant:{kind}:{session}" for kind in ("session", "history", "media", "events", "turns")]
 
 
 def is_archived(redis: Redis, session: str) -> bool:

@@ -50,6 +50,7 @@ WEIGHTS = FIRST_WEIGHTS | {
     "receivers": 14,
     "readers": 14,
     "operators": 4,
+    "uploads": 8,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -59,10 +60,12 @@ SET_BACK = {"client": 8, "w1": 16, "time": 2, "clock": 10, "receivers": 16, "peo
 PEOPLE = {"client": 8, "w1": 18, "w2": 12, "people": 40, "time": 4}
 STALLED = {"client": 8, "w1": 18, "w2": 12, "people": 10, "time": 12, "reaper": 10}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
+UPLOADS = {"client": 10, "w1": 10, "uploads": 20, "life": 6, "editor": 6, "time": 4}
 PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
+    "files/": UPLOADS, "include/files": UPLOADS,
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
     "decide": PEOPLE, "suspend": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
@@ -123,6 +126,7 @@ class Actors:
             "stock": self._stock.act,
             "receivers": self._receivers,
             "operators": self._operators,
+            "uploads": self._uploads,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 
@@ -195,6 +199,19 @@ class Actors:
             self._world.rewind(name, op, random.choice(["idle", "between"]), keep, changed=changed)
         elif what == "fork":
             self._world.fork(name, random.choice(FORKS), op, keep, changed=changed)
+
+    def _uploads(self, random: Random) -> None:
+        """Clients that add files of three chunks, one after the other; some die, and some repeat a chunk."""
+        session, file = random.choice([*SESSIONS, FORKS[0]]), random.choice("abc")
+        what = random.choices(["add", "look", "drop"], [8, 2, 1])[0]
+        if what == "look":
+            self._world.look_at_files(session, file, random.randrange(3))
+        elif what == "drop":
+            self._world.drop_file(session, file)
+        else:
+            for at in range(random.choice([0, 0, 0, 1, 2]), random.choice([1, 2, 3, 3, 3])):
+                for _ in range(2 if random.random() < LOST else 1):
+                    self._world.add_chunk(session, file, at, 3)
 
     def _tenants(self, random: Random) -> None:
         """Clients of tenants, and one without a tenant that gives its turns priorities."""

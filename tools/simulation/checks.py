@@ -171,6 +171,8 @@ class Checks:
         alike(name, found.fields, session.record)
         inbox, turns = [turn.id for turn in session.inbox], [turn.id for turn in session.turns]
         require(found.history == session.history, "G2 history", name, found.history, session.history)
+        files = state.at("ant:media", name, {})
+        require(files == _fields_of(session), "a file is whole and stored once", name, files, session.files)
         require(found.inbox == inbox, "G2 inbox", name, found.inbox, inbox)
         require(found.turns == turns, "turns are listed", name, found.turns, turns)
         seq = session.record.number("seq")
@@ -309,3 +311,13 @@ class Checks:
             require(
                 len(sure) <= limits.get("in_flight", 10_000), "G14 so many turns are in flight", tenant, sure
             )
+
+
+def _fields_of(session: Session) -> dict[bytes, bytes]:
+    """The files of a session as Redis keeps them."""
+    found: dict[bytes, bytes] = {}
+    for name, file in session.files.items():
+        found |= {f"{name}:{at}".encode(): chunk for at, chunk in file.chunks.items()}
+        size = str(file.size).encode()
+        found |= {name.encode(): size + b" " + file.entry} if file.entry else {f"{name}~".encode(): size}
+    return found

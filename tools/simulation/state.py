@@ -30,7 +30,7 @@ def _as_it_is(raw: Any) -> Any:
 
 _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, by the kind of the key
     "ant:session": (_as_it_is, (_HASH, _LIFE)), "ant:history": (_as_it_is, (_LIST, _LIFE)),
-    "ant:inbox": (_names, (_LIST,)), "ant:events": (_as_it_is, ()),
+    "ant:media": (_as_it_is, (_HASH, _LIFE)), "ant:inbox": (_names, (_LIST,)), "ant:events": (_as_it_is, ()),
     "ant:turns": (_names, (_LIST,)), "ant:turn": (_as_it_is, (_HASH, _LIFE)), "ant:journal": (_as_it_is, (_LIST,)),
     "rq:job": (_as_it_is, (("HGET", "status"), _LIFE)),
     "ant:schedule": (_as_it_is, (_HASH,)), "ant:bucket": (_as_it_is, (_HASH,)), "ant:bell": (_names, (_LIST,)),
@@ -148,7 +148,7 @@ class State:
 
     def lives(self, session: str) -> list[int]:
         """The ms that its keys have left: -1 is for ever, -2 that there is none."""
-        kinds = ("session", "history", "events")
+        kinds = ("session", "history", "media", "events")
         return [self._read[f"ant:{kind}"].get(session, (-2,))[-1] for kind in kinds]
 
     def life_of_job(self, turn: str) -> int:

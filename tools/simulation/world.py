@@ -175,7 +175,7 @@ class World:
         known = self.model.sessions.get(session)
         if known is None or known.inbox or not known.record.number("seq") or self.model.outside(known):
             return
-        keys = [f"ant:{kind}:{session}" for kind in ("history", "events", "turns")]
+        keys = [f"ant:{kind}:{session}" for kind in ("history", "media", "events", "turns")]
         record = f"ant:session:{session}"
         self.redis.call("HSET", record, "restored", "1")
         self.redis.calls([("DEL", *keys), ("PEXPIRE", record, HASH_LIVES_ON_MS // 2)])
@@ -364,6 +364,22 @@ class World:
         except SessionExists:
             answer = "SessionExists"
         self.did(f"fork {session} to {fork} at {keep}", answer)
+
+    def add_chunk(self, session: str, file: str, at: int, count: int) -> str:
+        """One chunk of a file whose last ones may have been sent by another client, or for an earlier session."""
+        chunk, more = f"{file}{at}".encode(), ("", "", 10_000, 2, 9)
+        answer = run(
+            self.cell.run("files/add_chunk", session, "op", file, at, count, 3, b'"e"', chunk, *more)
+        )
+        return self.did(f"chunk {at} of {file} for {session}", answer[0].decode())
+
+    def look_at_files(self, session: str, file: str, at: int) -> None:
+        run(self.cell.run("files/read_chunk", session, at, file, "another"))
+        run(self.cell.run("files/list_files", session))
+        self.did(f"chunk {at} of {file} of {session} is read")
+
+    def drop_file(self, session: str, file: str) -> None:
+        self.did(f"drop {file} of {session}", run(self.cell.run("files/drop_files", session, file)))
 
     def snapshot(self, session: str) -> None:
         with suppress(SessionNotFound):

@@ -15,12 +15,15 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.errors import CorruptRecord, SettingsError, StoreError, StoreUnavailable
 from antiphon.model import Message
+from antiphon.model.files import StoredFile
 from antiphon.redis.archived import ONLY_IN_REDIS, restore
 from antiphon.redis.edits import Found
+from antiphon.redis.files import SessionFiles
 from antiphon.session.saved import read_saved, same_messages
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
@@ -53,6 +56,12 @@ class NewCopy(Struct):
     data: dict[str, Any]
     lost: int = 0
     replaced: Mapping[str, Any] | None = None
+
+    def put_files(self, files: Sequence[StoredFile]) -> None:
+        """Add the session's stored files, besides those of messages that only the earlier copy has."""
+        kept = {one["id"]: one for one in self.data.get("media", [])}
+        new: list[dict[str, Any]] = msgspec.to_builtins(files)
+        self.data["media"] = [*(kept | {one["id"]: one for one in new}).values()]
 
 
 def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
@@ -91,6 +100,8 @@ def _completed(
         if same_messages(before[len(before) - count :], new[:count])
     )
     data["messages"] = [*former["messages"], *data["messages"][common + saved :]]
+    if former.get("media"):
+        data["media"] = former["media"]
     data["archived"].pop("window", None)  # it counted other messages, as the summary did
     data.pop("summary", None)
     if former.get("summary"):
@@ -300,6 +311,8 @@ class Archiver:
         ending = open_ending(self._cell, ending)
         former = await self._archive.load(ending.session_id)
         copy = await asyncio.to_thread(new_copy, ending, former)
+        if "media" in ending.fields:
+            copy.put_files(await SessionFiles(self._cell, ending.session_id).whole())
         await self._keep_replaced(ending, copy)
         if time.monotonic() - asked > SAVE_WITHIN_SECONDS:
             return

@@ -30,6 +30,7 @@ SECTIONS = {
         "record": ("record",),
         "chat": ("chat",),
         "batch": ("batch",),
+        "files": ("files",),
     },
     "Operation": {
         "top": ("top",),

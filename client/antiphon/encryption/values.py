@@ -75,6 +75,26 @@ class Values:
         body = self.ring.cipher(key, place).seal(data, head)
         return head + base64.urlsafe_b64encode(body).rstrip(b"=")
 
+    def seal_bytes(self, place: str, where: str, data: bytes) -> bytes:
+        """Encrypt bytes that are not text, which stay bytes. ``where`` is their position in the place."""
+        if self.ring is None:
+            return data
+        key = self.ring.sealing
+        head = f"{VERSION}:bytes:{key.name}:".encode()
+        return head + self.ring.cipher(key, place).seal(data, head + where.encode())
+
+    def open_bytes(self, place: str, where: str, data: bytes) -> bytes:
+        """Return what ``seal_bytes`` encrypted. Raises ``KeyMissing`` and ``SealBroken``."""
+        version, kind, key, body = [*data.split(b":", 3), b"", b"", b""][:4]
+        if self.ring is None or (version, kind) != (VERSION.encode(), b"bytes"):
+            raise SealBroken
+        head = b":".join((version, kind, key, b""))
+        try:
+            name = key.decode("ascii")
+        except UnicodeDecodeError as exc:
+            raise SealBroken from exc
+        return self.ring.cipher(self.ring.named(name), place).open(body, head + where.encode())
+
     def decrypted(self, place: str, kind: str, text: bytes) -> bytes:
         """Return what ``encrypted`` encrypted. Raises ``KeyMissing`` and ``SealBroken``."""
         version, _, rest = text.partition(b":")

@@ -67,7 +67,7 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
         >>> AntiphonMessageHistory("new").messages
         []
         """
-        return langchain_messages(self._session.messages)
+        return langchain_messages(self._session.load_files(self._session.messages))
 
     async def aget_messages(self) -> list[BaseMessage]:
         """All messages, in their order.
@@ -75,7 +75,8 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
         >>> await AntiphonMessageHistory("new").aget_messages()
         []
         """
-        return langchain_messages(await self._session.messages_async())
+        session = self._session
+        return langchain_messages(await session.load_files_async(await session.messages_async()))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """``aadd_messages``, without ``await``."""

@@ -105,7 +105,8 @@ class AntiphonChatStore(BaseChatStore):
         >>> await store.aget_messages("nobody")
         []
         """
-        return chat_messages(await self._runtime.read(self._ref(key)))
+        ref = self._ref(key)
+        return chat_messages(await self._runtime.load_files(ref, await self._runtime.read(ref)))
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Add a message at the end, or in front of the one at an index.
@@ -220,7 +221,7 @@ class AntiphonChatStore(BaseChatStore):
             return stays
 
         await outcome_of(self._runtime.edit(self._ref(key), Edit(becomes=becomes)))
-        return chat_messages(gone)
+        return chat_messages(await self._runtime.load_files(self._ref(key), gone))
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:

@@ -290,10 +290,11 @@ class AntiphonSession:
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None:
-            return _typed(_items(await self._session.messages()))
+            return _typed(_items(await self._session.load_files(await self._session.messages())))
         if limit <= 0:
             return []
-        return _typed(_items(await self._session.history(-limit))[-limit:])
+        last = await self._session.load_files(await self._session.history(-limit))
+        return _typed(_items(last)[-limit:])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items at the end, all in one step.
@@ -310,16 +311,19 @@ class AntiphonSession:
         >>> await AntiphonSession("new").pop_item()
         """
         popped: list[dict[str, Any]] = []
+        of: list[Message] = []
 
         def shortened(last: Message | None) -> list[Message]:
             items = [] if last is None else items_of(last) or [{}]
-            popped[:] = items[-1:]
+            popped[:], of[:] = items[-1:], [] if last is None else [last]
             return [message_of(items[:-1], last)] if items[1:] else []
 
         while True:
             await outcome_of(self._runtime.edit(self._ref, Edit(ends_with=shortened)))
-            if not popped or popped[0]:  # a message that says nothing to the SDK goes with the next one
-                return _typed(popped)[0] if popped else None
+            if not popped:
+                return None
+            if popped[0]:  # a message that says nothing to the SDK goes with the next one
+                return _typed(_items(await self._session.load_files(of)))[-1]
 
     async def clear_session(self) -> None:
         """Remove all items.

@@ -29,7 +29,7 @@ from antiphon.model import (
     ToolResult,
     decode_message,
 )
-from antiphon.model.parts import media_problem
+from antiphon.model.parts import STORED, media_problem
 
 MessageLike: TypeAlias = Message | Mapping[str, Any]
 Input: TypeAlias = str | Part | MessageLike | Sequence[Part | MessageLike]
@@ -179,13 +179,17 @@ def _openai_image(part: Mapping[str, Any]) -> Image:
         cast("Mapping[str, Any]", source) if isinstance(source, Mapping) else {"url": source}
     )
     url, detail = fields["url"], fields.get("detail")
-    media_type, data = _data_url(_a_text(url))
+    if _a_text(url).startswith(STORED):
+        return Image(detail=cast("str | None", detail or part.get("detail")), id=url.removeprefix(STORED))
+    media_type, data = _data_url(url)
     detail = cast("str | None", detail or part.get("detail"))
     return Image(data=data, media_type=media_type, detail=detail) if data else Image(url=url, detail=detail)
 
 
 def _openai_file(part: Mapping[str, Any]) -> File:
     fields = cast("Mapping[str, Any]", part.get("file") or part)
+    if (url := fields.get("file_url") or "").startswith(STORED):
+        return File(name=fields.get("filename"), id=url.removeprefix(STORED))
     media_type, data = _data_url(fields.get("file_data") or "")
     if not data and not fields.get("file_id") and not fields.get("file_url"):
         raise KeyError("file_id")

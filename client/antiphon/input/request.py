@@ -19,7 +19,7 @@ from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Re
 from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
-KNOWN = {"request": 4, "agent": 5, "journal entry": 3}
+KNOWN = {"request": 5, "agent": 5, "journal entry": 3}
 """The newest versions that this release can run. A record without a version is of the first."""
 
 
@@ -67,6 +67,11 @@ CALLER_TOOLS = "3"
 
 OWN_RULES = "4"
 """The version of a request with ``instructions`` or ``max_tool_calls``: older workers would run it without them."""
+
+
+WITH_FILES = ',"version":"5"}'
+"""The end of a request in a session with stored files. Scripts add it, also to requests that name none: a worker of a
+release that knows no files would read a history without them."""
 
 
 AGENT_COUNTS = "2"
@@ -308,7 +313,7 @@ def with_trace(request: bytes) -> bytes:
 
 def check_request(request: TurnRequest, size: int) -> None:
     """Check a request against the limits. ``size`` is its stored size in bytes. Raises ``LimitReached``."""
-    check_size("request_bytes", size, "The turn in bytes", "Pass large files by URL.")
+    check_size("request_bytes", size, "The turn in bytes", "Add large files with session.add_file.")
     if request.params:
         check_plain("params", request.params)
     if request.metadata:

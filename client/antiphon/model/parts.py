@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from mimetypes import guess_type
 from os import PathLike
@@ -91,12 +92,16 @@ class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
 
 
 class Image(Struct, tag="image", tag_field="type", omit_defaults=True):
-    """A picture: ``url``, or ``data`` (base64) with ``media_type``. ``Image.from_path`` reads one from a file."""
+    """A picture: ``url``, or ``data`` (base64) with ``media_type``. ``Image.from_path`` reads one from a file.
+
+    One that the session stores has its ``id`` in place of ``data``: ``session.read_file`` returns the content.
+    """
 
     url: str | None = None
     data: str | None = None
     media_type: str | None = None
     detail: str | None = None
+    id: str | None = None
 
     @classmethod
     def from_path(cls, path: str | PathLike[str], *, detail: str | None = None) -> Image:
@@ -114,7 +119,8 @@ class Image(Struct, tag="image", tag_field="type", omit_defaults=True):
 class File(Struct, tag="file", tag_field="type", omit_defaults=True):
     """A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``.
 
-    ``File.from_path`` reads one from a file.
+    ``File.from_path`` reads one from a file. One that the session stores has its ``id``, the SHA-256 of its content,
+    in place of ``data``: ``session.read_file`` returns the content.
     """
 
     url: str | None = None
@@ -122,6 +128,7 @@ class File(Struct, tag="file", tag_field="type", omit_defaults=True):
     file_id: str | None = None
     media_type: str | None = None
     name: str | None = None
+    id: str | None = None
 
     @classmethod
     def from_path(cls, path: str | PathLike[str]) -> File:
@@ -140,6 +147,12 @@ def _read(path: Path) -> tuple[str, str | None]:
     return b64encode(path.read_bytes()).decode(), guess_type(path)[0]
 
 
+STORED = "antiphon:file:"
+"""Stands before the id of a stored file where OpenAI's format has a URL."""
+
+_STORED = re.compile(r"[0-9a-f]{64}")
+
+
 def media_problem(part: object) -> str | None:
     """Return why an image or a file cannot be sent to a model service, or None. Other parts have no such problem."""
     if not isinstance(part, Image | File):
@@ -150,7 +163,11 @@ def media_problem(part: object) -> str | None:
             f"{kind}(url=…) must begin with https://, http:// or data:, and begins with {part.url[:40]!r}. "
             f"To send a file, use {kind}.from_path(…)."
         )
-    if part.url or part.data or (isinstance(part, File) and part.file_id):
+    if part.id is not None and not _STORED.fullmatch(part.id):
+        return (
+            f"{kind}(id=…) must be the id of a stored file, 64 hexadecimal digits, and is {part.id[:80]!r}."
+        )
+    if part.url or part.data or part.id or (isinstance(part, File) and part.file_id):
         return None
     return f"{kind}() has no content: pass url= or data=, or read a file with {kind}.from_path(…)."
 

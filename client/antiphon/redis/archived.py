@@ -18,9 +18,11 @@ from antiphon.errors import AgentError, CorruptRecord, SessionNotFound, StoreUna
 from antiphon.input.ids import Fence, SessionId, session_id
 from antiphon.input.values import Asked, is_a
 from antiphon.model import encode
+from antiphon.model.files import StoredFile
 from antiphon.redis.cells import Cells
 from antiphon.redis.edits import Found, found_in
 from antiphon.redis.fields import DICTIONARY_FIELDS, TEXT_FIELDS, encode_field, encode_fields
+from antiphon.redis.files import SessionFiles
 from antiphon.session.runtime import SessionRef
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
@@ -119,6 +121,8 @@ async def restore(
     """
     found = await found_in(cell, session_id)
     data = await load(found.text("origin") or session_id)
+    if data is not None and data.get("media") and not await is_deleted(cell, session_id):
+        await SessionFiles(cell, session_id).put_back(read_saved(data).media)
     for _ in range(TRIES):
         new = await asyncio.to_thread(restoration, found, data)
         answer = await restore_session(
@@ -130,6 +134,12 @@ async def restore(
             return answer
         found = await found_in(cell, session_id)
     raise _kept_from(session_id)
+
+
+async def archived_files(cell: Cell, load: Load, session_id: SessionId, found: Found) -> list[StoredFile]:
+    """Return the files of a session's archived copy, unless the session was deleted. Raises as ``restore`` does."""
+    data = await load(found.text("origin") or session_id)
+    return [] if data is None or await is_deleted(cell, session_id) else read_saved(data).media
 
 
 async def bring_back(cell: Cell, load: Load, session: SessionRef) -> None:

@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
+from msgspec import structs
+
 from antiphon.errors import ClientClosed, StoreUnavailable, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_again, new_turn_id, turn_id_of_key
 from antiphon.input.request import AgentSpec, TurnRequest, encoded_turn, with_trace
 from antiphon.redis.archived import ArchiveReader
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
+from antiphon.redis.files import SessionFiles, is_large
 from antiphon.session.background import on_background, when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
@@ -156,6 +159,7 @@ class Connections:
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``,
         ``StoreError``.
         """
+        work = await without_contents(self.cell_of_session(session.id), session, work)
         turn = self.new_turn(session, work, agent, turn_id)
         await self.cell_of_turn(turn.turn_id).submit(turn)
         return turn.turn_id
@@ -227,6 +231,15 @@ class ConnectionsByLoop:
         found = self._opened.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.aclose()
+
+
+async def without_contents(cell: Cell, session: SessionRef, work: Work) -> Work:
+    """Store large contents of a turn's messages in its session. Raises as ``add_file`` does."""
+    if not any(map(is_large, work.messages)):
+        return work
+    tenant = session.tenant if work.tenant is None else work.tenant
+    files = SessionFiles(cell, session.id, tenant=tenant, ttl_ms=session.ttl_ms)
+    return structs.replace(work, messages=await files.moved(work.messages))
 
 
 def new_turn(

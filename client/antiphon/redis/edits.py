@@ -16,11 +16,13 @@ from antiphon.events import (
     MessageAdded,
     SessionClosed,
     VariablesChanged,
+    decode_event,
 )
 from antiphon.input.history_cuts import kept_behind, shared_beginning
 from antiphon.input.ids import SessionId, TurnId, check_tenant, other_tenant
 from antiphon.model import Message, decode_history, decode_message, encode
 from antiphon.redis.fields import decode_field, encode_field, encode_fields
+from antiphon.redis.files import MOST_INLINE, SessionFiles
 from antiphon.session.runtime import Edit, Opening, SessionRef
 from antiphon.session.saved import FIELDS, SavedSession, same_messages
 from antiphon.text import text_of
@@ -172,6 +174,8 @@ class Edits:
                 session_id=self._session.id,
             )
 
+        await self._files().put_back(saved.media)
+
         def restored(found: Found) -> Change:
             if saved.tenant is not None and found.value("tenant") not in (None, saved.tenant):
                 raise other_tenant(self._session.id, saved.tenant)
@@ -230,6 +234,7 @@ class Edits:
             if not isinstance(change, Change):
                 return change
             self._keep_tenant(change, found)
+            await self._store_contents(change)
             answer = await change_session(
                 cell, session_id, op, change, when=when, ttl_ms=self._session.ttl_ms
             )
@@ -242,6 +247,24 @@ class Edits:
         if self._session.tenant is not None and all(one.name != "tenant" for one in change.fields):
             old = found.fields.get("tenant", b"")
             change.fields.append(FieldChange("tenant", old, self._session.tenant.encode()))
+
+    async def _store_contents(self, change: Change) -> None:
+        """Store large contents of the change's messages in the session, apart from its history and its events."""
+        if all(len(one) <= MOST_INLINE for one in (*change.messages, *change.bodies)):
+            return
+        files = self._files()
+        change.messages = _encoded(await files.moved([decode_message(one) for one in change.messages]))
+        events = [decode_event(one) for one in change.bodies]
+        for event in events:
+            if isinstance(event, MessageAdded) and event.message is not None:
+                [event.message] = await files.moved([event.message])
+        change.bodies = [self._body(event) for event in events]
+
+    def _files(self) -> SessionFiles:
+        session = self._session
+        return SessionFiles(
+            self._cell_of(session.id), session.id, tenant=session.tenant, ttl_ms=session.ttl_ms
+        )
 
     def _body(self, event: Event) -> bytes:
         return _body(event, self._session.id)

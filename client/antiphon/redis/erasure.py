@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
+from antiphon.model import Message
 from antiphon.model.budget import BUDGET_SCOPES
 from antiphon.model.promotions import Promotion, without
+from antiphon.redis.files import stored_ids
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.promotions import change_promotions
 
 SCANNED = 1000  # keys that one round trip looks at
-OF_A_SESSION = ("inbox", "history", "events", "turns", "scheduled")
+OF_A_SESSION = ("inbox", "history", "media", "events", "turns", "scheduled")
 RECORDS = ("session", "turn", "schedule", "webhook")
 FIELDS = ("session", "tenant", "deleted", "created", "description", "ant_prefix", "user", "users")
 
@@ -256,7 +259,28 @@ async def sessions_of_user(cells: Iterable[Cell], user: str, tenant: str | None)
     return found
 
 
-def messages_of_user(messages: list[dict[str, Any]], user: str) -> list[dict[str, Any]]:
-    """Return the messages of all turns that the user has submitted or steered."""
-    turns = {one.get("turn_id") for one in messages if one.get("by") == user}
-    return [one for one in messages if one.get("turn_id") in turns or one.get("by") == user]
+def part_of_user(saved: dict[str, Any], user: str) -> dict[str, Any]:
+    """Return what a saved session has of a user: the messages of all turns that the user has submitted or steered."""
+    turns = {one.get("turn_id") for one in saved["messages"] if one.get("by") == user}
+    messages = [one for one in saved["messages"] if one.get("turn_id") in turns or one.get("by") == user]
+    named = {*stored_ids(msgspec.convert(messages, list[Message]))}
+    files = [one for one in saved.get("media", []) if one["id"] in named]
+    found = {"session_id": saved["session_id"], "messages": messages, "users": [user]}
+    return {**found, "media": files} if files else found
+
+
+class ErasedPart:
+    """What is erased of a user in a session that stays: turns, and the files that only messages of theirs name."""
+
+    def __init__(self, user: str, turns: Iterable[str]) -> None:
+        self._user = user
+        self.turns = {*turns}
+        self.files = set[str]()
+
+    def without(self, messages: list[Message]) -> list[Message]:
+        """Return the messages that stay."""
+        self.turns.update(one.turn_id for one in messages if one.by == self._user and one.turn_id)
+        kept = [one for one in messages if one.turn_id not in self.turns and one.by != self._user]
+        self.files.update(stored_ids(messages))
+        self.files.difference_update(stored_ids(kept))
+        return kept

@@ -34,7 +34,7 @@ _OF_ONE_SESSION = (
     "parent", "children", "fork_of", "fork_at", "branches", "closed", "usage", "title_usage", "created", "updated",
 )  # fmt: skip
 FORKED_FIELDS = [name for name in FIELDS if name not in _OF_ONE_SESSION] + [
-    "window", "agent_queue", "restored", "offered", "origin", "pins", "ran",
+    "window", "agent_queue", "restored", "offered", "origin", "pins", "ran", "media",
 ]  # fmt: skip
 """The fields that a fork takes from its source."""
 

@@ -9,11 +9,13 @@ from antiphon.input.ids import SessionId
 from antiphon.model import decode_history, encode
 from antiphon.redis.edits import NO_MESSAGES, TRIES, WHOLE, Found, found_in
 from antiphon.redis.fields import FORKED_FIELDS, encode_field
+from antiphon.redis.files import SessionFiles
 from antiphon.session.runtime import SessionRef
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Change, FieldChange, Part, change_session, fork_session, new_op
 
 LAST = (-1, -1)
+NO_FILES = b"0 0"
 
 
 async def fork_in_redis(
@@ -72,6 +74,8 @@ async def _copy(here: Cell, there: Cell, session_id: SessionId, fork: SessionRef
             del fields["summary"]
     if fields.get("restored") != b"1" and await _archive_is_asked(here, session_id):
         fields.setdefault("origin", session_id.encode())
+    if "media" in fields:
+        fields["media"] = NO_FILES
     fields |= {"fork_of": session_id.encode(), "fork_at": part.at.encode()}
     # Every session has a time of creation: one that has none yet does not exist.
     fields["created"] = str(await there.server_ms()).encode()
@@ -82,6 +86,8 @@ async def _copy(here: Cell, there: Cell, session_id: SessionId, fork: SessionRef
     )
     if await change_session(there, fork.id, new_op(), change, when="any", ttl_ms=fork.ttl_ms) is not True:
         raise SessionExists(f"The session {fork.id!r} already exists.", session_id=fork.id)
+    if "media" in fields:
+        await SessionFiles(there, fork.id).put_back(await SessionFiles(here, session_id).whole())
     return part
 
 

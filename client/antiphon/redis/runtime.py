@@ -9,15 +9,17 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import ResultTimeout, TurnCancelled, TurnNotFound
+from antiphon.errors import NotFound, ResultTimeout, TurnCancelled, TurnNotFound
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
 from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
 from antiphon.input.values import Asked, Keep
 from antiphon.model import Decision, Message, decode_history
-from antiphon.redis.archived import bring_back, whole_found
+from antiphon.model.files import FileEntry, StoredFile
+from antiphon.redis.archived import archived_files, bring_back, whole_found
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import Edits, Found
+from antiphon.redis.files import SessionFiles, stored_ids
 from antiphon.redis.forks import fork_in_redis
 from antiphon.redis.listing import list_sessions, warn_if_unserved
 from antiphon.redis.sent_events import send_event
@@ -126,7 +128,12 @@ class RedisRuntime:
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
         found = await self._found(session, *((0, -1) if messages else NO_MESSAGES))
-        return found.saved(session.id)
+        saved = found.saved(session.id)
+        if messages:
+            live = await (await self._files(session)).whole() if "media" in found.fields else []
+            past = await self._archived_files(session, found)
+            saved.media = [*{one.id: one for one in [*past, *live]}.values()]
+        return saved
 
     async def status(self, session: SessionRef) -> SessionStatus:
         found = await self._found(session, *NO_MESSAGES)
@@ -166,6 +173,52 @@ class RedisRuntime:
         found = await self._found(session, *NO_MESSAGES)
         cells = (await self._connected(session.store)).cells
         return await send_event(cells, name, data, key=key, tenant=found.value("tenant") or session.tenant)
+
+    async def add_file(
+        self, session: SessionRef, data: bytes, media_type: str | None, name: str | None
+    ) -> FileEntry:
+        await self._bring_back(session)
+        return await (await self._files(session)).add(data, media_type, name)
+
+    async def read_file(self, session: SessionRef, file_id: str) -> StoredFile:
+        found = await self._found(session, *NO_MESSAGES)
+        file = await (await self._files(session)).read(file_id) if "media" in found.fields else None
+        for one in [] if file else await self._archived_files(session, found):
+            file = one if one.id == file_id else file
+        if file is None:
+            raise NotFound("The session does not store this file.", session_id=session.id)
+        return file
+
+    async def stored_files(self, session: SessionRef) -> list[FileEntry]:
+        found = await self._found(session, *NO_MESSAGES)
+        files = await (await self._files(session)).entries() if "media" in found.fields else []
+        known = {one.id for one in files}
+        past = await self._archived_files(session, found)
+        files += [
+            FileEntry(one.id, one.size, one.media_type, one.name) for one in past if one.id not in known
+        ]
+        return sorted(files, key=lambda one: one.id)
+
+    async def load_files(self, session: SessionRef, messages: list[Message]) -> list[Message]:
+        if not stored_ids(messages):
+            return messages
+        past = await self._archived_files(session, await self._found(session, *NO_MESSAGES))
+        return await (await self._files(session)).filled(messages, past)
+
+    async def remove_file(self, session: SessionRef, file_id: str) -> bool:
+        await self._bring_back(session)
+        return await (await self._files(session)).drop(file_id) > 0
+
+    async def _files(self, session: SessionRef) -> SessionFiles:
+        tenant, ttl_ms = session.tenant, session.ttl_ms
+        return SessionFiles(await self._cell(session), session.id, tenant=tenant, ttl_ms=ttl_ms)
+
+    async def _archived_files(self, session: SessionRef, found: Found) -> list[StoredFile]:
+        """Return the files of a session that are only in the archive until it is restored."""
+        archive = (await self._connected(session.store)).archive
+        if archive is None or found.text("restored") == "1" or not found.fields:
+            return []
+        return await archived_files(await self._cell(session), archive.load, session.id, found)
 
     async def children(self, session: SessionRef) -> list[str]:
         return (await self._found(session, *NO_MESSAGES)).children

@@ -37,6 +37,7 @@ from antiphon.input.values import Priority, duration, is_a
 from antiphon.model import Message
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
+from antiphon.redis.files import MOST_INLINE, SessionFiles, is_large
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import OPTIONS, ClientSubmitOptions, work_of_client
 from antiphon.text import text_of
@@ -315,6 +316,18 @@ class DueSchedules:
             log.warning("schedule %s stays due: %s", schedule, exc, extra={"action": "schedule_stays_due"})
 
 
+async def _without_contents(cell: Cell, new: NewTurn) -> NewTurn:
+    """Store large contents of a turn's messages in its session. Raises as ``add_file`` does."""
+    if len(new.request) <= MOST_INLINE:
+        return new
+    request = decode_request(new.request)
+    if not any(map(is_large, request.messages)):
+        return new
+    request.messages = await SessionFiles(cell, new.session_id, tenant=new.tenant).moved(request.messages)
+    turn = encoded_turn(request)
+    return msgspec.structs.replace(new, request=turn.request, input_bytes=turn.input_bytes)
+
+
 async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now: int) -> bool:
     """Submit the turn of this time. Raises what refuses it for now, until the schedule is due again."""
 
@@ -326,7 +339,7 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
     digest = hashlib.sha256(request).hexdigest()
     new = _turn_of(cell, found, plan, f"schedule {name} {due}", digest, request, plan.input_bytes)
     try:
-        await cell.submit(new)
+        await cell.submit(await _without_contents(cell, new))
     except StoreError:
         raise
     except AgentError as exc:
@@ -366,7 +379,7 @@ async def _start(
     digest = hashlib.sha256(key.encode()).hexdigest()
     new = _turn_of(cell, found, plan, key, digest, turn.request, turn.input_bytes)
     try:
-        await cell.submit(new)
+        await cell.submit(await _without_contents(cell, new))
     except AgentError as exc:
         if exc.retryable or isinstance(exc, StoreError):
             raise

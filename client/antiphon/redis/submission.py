@@ -14,7 +14,7 @@ from antiphon.input.ids import SessionId, TurnId, session_id
 from antiphon.input.messages import Input
 from antiphon.input.request import travelling_agent
 from antiphon.input.values import lifetime
-from antiphon.redis.connections import Connections
+from antiphon.redis.connections import Connections, without_contents
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import ClientSubmitOptions, work_of_client
@@ -46,6 +46,10 @@ class Submission:
         turn = await connections.submit(self._ref, self._work, self._agent)
         return self.turn(connections, turn)
 
+    async def prepare(self, connections: Connections) -> None:
+        """Store large contents of its messages in its session. Raises as ``add_file`` does."""
+        self._work = await without_contents(connections.cell_of_session(self._ref.id), self._ref, self._work)
+
     def new_turn(self, connections: Connections) -> NewTurn:
         """Return the turn as a cell accepts it. Raises ``InvalidMessage``, ``LimitReached`` and ``UsageError``."""
         return connections.new_turn(self._ref, self._work, self._agent)
@@ -75,6 +79,8 @@ async def _submit_to(
     cell: Cell, connections: Connections, wanted: Mapping[int, Submission], outcomes: dict[int, Outcome]
 ) -> None:
     """Submit the turns of a cell. While the server accepts those of some calls, the next ones are encoded."""
+    outcomes |= await _prepared(connections, wanted)
+    wanted = {place: one for place, one in wanted.items() if place not in outcomes}
     calls: deque[asyncio.Task[StoreUnavailable | None]] = deque()
     lost, most = None, 1  # the first call goes alone: a server that does not know the script is sent it once
     for turns in _encoded(connections, wanted, outcomes):
@@ -87,6 +93,17 @@ async def _submit_to(
         await asyncio.sleep(0)  # it is sent now
     for call in calls:
         await call
+
+
+async def _prepared(connections: Connections, wanted: Mapping[int, Submission]) -> dict[int, AgentError]:
+    """Store large contents of these turns' messages. Returns the errors of those for which that has failed."""
+    failed: dict[int, AgentError] = {}
+    for place, one in wanted.items():
+        try:
+            await one.prepare(connections)
+        except AgentError as exc:
+            failed[place] = exc
+    return failed
 
 
 def _encoded(

@@ -6,7 +6,6 @@ This is the form written by hand. ``make sync`` generates ``Session`` from it.
 from __future__ import annotations
 
 import asyncio
-import copy
 import secrets
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -38,8 +37,9 @@ from antiphon.input.values import (
     now_ms,
     plain,
 )
-from antiphon.model import File, Message, Response, Text
+from antiphon.model import Message, Response, Text
 from antiphon.model.usage import Usage
+from antiphon.session.files import SessionFiles
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import (
     Branch,
@@ -65,7 +65,7 @@ class _OwnedTurn:
         self.over: Future[None] = Future()
 
 
-class AsyncSession:
+class AsyncSession(SessionFiles):
     """One conversation with an agent, which remembers its history from turn to turn.
 
     >>> from antiphon import Agent
@@ -379,7 +379,7 @@ class AsyncSession:
         saved = await self._saved()
         return None if saved.fork_of is None else Branch(self.session_id, saved.fork_of, saved.fork_at)
 
-    # Variables, metadata, files and the other properties.
+    # Variables, metadata and the other properties.
 
     async def variables(self) -> dict[str, Any]:
         """The variables of the session.
@@ -438,29 +438,6 @@ class AsyncSession:
         'slow'
         """
         return (await self._saved()).queue
-
-    async def files(self) -> dict[str, File]:
-        """The files of the session by name, for use in messages.
-
-        >>> await session.files()
-        {}
-        """
-        return (await self._saved()).files
-
-    async def add_file(self, file: File) -> None:
-        """Add a file by reference: by its ``url`` or the provider's ``file_id``. Raises ``UsageError`` for others.
-
-        >>> from antiphon.model import File
-        >>> await session.add_file(File(name="a.pdf", url="https://example.com/a.pdf"))
-        >>> files = await session.files()
-        >>> (await session.run(["Read this:", files["a.pdf"]])).text
-        'You said: Read this:'
-        """
-        if not file.name:
-            raise UsageError("The file has no name: use File(name=…).")
-        if not (file.url or file.file_id):
-            raise UsageError("A session stores references, not contents: use File(url=…) or File(file_id=…).")
-        await self._edit(Edit(files={file.name: copy.copy(file)}))
 
     async def system(self) -> str | None:
         """The session's own system prompt, or None to use the agent's.

@@ -21,6 +21,7 @@ from antiphon.events import Event
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Asked, IfBusyEdit, Keep, SessionWord
 from antiphon.model import Decision, File, Message, Response, Status
+from antiphon.model.files import FileEntry, StoredFile
 from antiphon.model.recording import Recording
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
 from antiphon.session.streams import EventIterator
@@ -118,9 +119,9 @@ class Edit(Struct):
 
     @property
     def beside_turns(self) -> bool:
-        """Whether this changes nothing that a turn reads or writes: the metadata alone."""
+        """Whether this changes nothing that a turn reads or writes: metadata and names of files alone."""
         of_history = self.add or self.clear or self.rewind or self.ends_with or self.becomes
-        return not (of_history or self.variables or self.remove or self.files)
+        return not (of_history or self.variables or self.remove)
 
     @property
     def needs_past(self) -> bool:
@@ -320,6 +321,28 @@ class Runtime(Protocol):
 
         Raises ``SessionExists``, ``MessageNotFound`` and ``UsageError``.
         """
+        ...
+
+    async def add_file(
+        self, session: SessionRef, data: bytes, media_type: str | None, name: str | None
+    ) -> FileEntry:
+        """Store a file in the session. Raises ``LimitReached``."""
+        ...
+
+    async def read_file(self, session: SessionRef, file_id: str) -> StoredFile:
+        """Return a stored file with its content. Raises ``NotFound``."""
+        ...
+
+    async def stored_files(self, session: SessionRef) -> list[FileEntry]:
+        """Return the stored files without their contents, by id."""
+        ...
+
+    async def load_files(self, session: SessionRef, messages: list[Message]) -> list[Message]:
+        """Return the messages with the contents of stored files."""
+        ...
+
+    async def remove_file(self, session: SessionRef, file_id: str) -> bool:
+        """Remove a stored file. Return True if the session had it."""
         ...
 
     async def children(self, session: SessionRef) -> list[str]:

@@ -23,6 +23,7 @@ from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.messages import to_messages
 from antiphon.input.request import TurnRequest
 from antiphon.model import File, Message, OpenCall, with_ids
+from antiphon.model.files import StoredFile
 from antiphon.model.usage import Usage
 from antiphon.session.turn_info import TurnInfo
 from antiphon.window import SavedSummary
@@ -98,6 +99,7 @@ class SavedSession(OpeningFields):
     created: Annotated[int, Field("a number of ms")] = 0
     updated: Annotated[int, Field("a number of ms")] = 0
     suspended: list[SavedTurn] = field(default_factory=list)
+    media: list[StoredFile] = field(default_factory=list)
 
     def keep(self, messages: int) -> None:
         """Keep the first ``messages`` messages. Drop the others, and the summary if it covers any of them."""
@@ -114,9 +116,7 @@ class SavedSession(OpeningFields):
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
-        more = {
-            name: plain[name] for name in [*FIELDS, "suspended"] if plain[name] and name not in _ALWAYS_SAVED
-        }
+        more = {name: plain[name] for name in [*FIELDS, *_LISTS] if plain[name] and name not in _ALWAYS_SAVED}
         return {"version": VERSION, **{name: plain[name] for name in _ALWAYS_SAVED}, **more}
 
 
@@ -134,7 +134,10 @@ FIELDS = _declared()
 """All fields of a session except its id and its messages, by name."""
 
 
-_SUSPENDED = Field("a list of suspended turns", kind=list[SavedTurn])
+_LISTS = {
+    "suspended": Field("a list of suspended turns", kind=list[SavedTurn]),
+    "media": Field("a list of files with their data in base64", kind=list[StoredFile]),
+}
 _VERSION, _SESSION_ID = Field("a number", kind=int), Field("text", kind=str)
 
 
@@ -159,7 +162,8 @@ def read_saved(data: Any) -> SavedSession:
     try:
         checked_session_id(session_id)
         saved = SavedSession(session_id, with_ids(_messages(fields["messages"])), **values)
-        saved.suspended = _value("suspended", fields.get("suspended", []), _SUSPENDED)
+        for name, known in _LISTS.items():
+            setattr(saved, name, _value(name, fields.get(name, []), known))
         saved.keep(len(saved.messages))
         return saved
     except InvalidId as exc:

@@ -12,10 +12,12 @@ from msgspec import UNSET, UnsetType
 from antiphon.input.messages import Input, MessageLike
 from antiphon.input.parameters import ModelParams
 from antiphon.input.values import IfBusy, IfBusyEdit, Keep, Priority, WhileSuspended
-from antiphon.model import CallerTool, File, Message, Response
+from antiphon.model import CallerTool, File, Image, Message, Response
+from antiphon.model.files import FileEntry, StoredFile
 from antiphon.model.usage import Usage
 from antiphon.session.async_session import AsyncSession
 from antiphon.session.background import call, iterate
+from antiphon.session.files import Attachment
 from antiphon.session.listing import AsyncSessionList
 from antiphon.session.runtime import Branch, SessionAgent, SessionInfo, SessionStatus, TurnHandle
 from antiphon.session.streams import AsyncEventStream, EventStream
@@ -40,6 +42,140 @@ class Session(Synchronous[AsyncSession]):
     Create sessions with ``agent.session(…)`` or ``client.session(…)``. Several objects, also in different
     threads, can use the same session; their calls run one after the other.
     """
+
+    @property
+    def files(self) -> dict[str, File]:
+        """The files of the session by name, for use in messages.
+
+        >>> session.files
+        {}
+        """
+        return call(self.files_async())
+
+    async def files_async(self) -> dict[str, File]:
+        """``files``, awaited.
+
+        The files of the session by name, for use in messages.
+        """
+        return await self._async.files()
+
+    def add_file(
+        self, file: Attachment, *, name: str | None = None, media_type: str | None = None
+    ) -> File | Image:
+        """Store a file in the session, and return it for use in messages: an ``Image``, or a ``File``.
+
+        ``file`` is the content as bytes, a path, or a ``File`` or ``Image``. One with a ``url`` or the provider's
+        ``file_id`` stays a reference. With a name, which a path brings, ``files`` lists it. The name also determines
+        the media type, unless that is given.
+
+        A content is stored once, however often it is added or used, and is deleted with the session. Messages, events
+        and requests of turns have only its id, so that large files belong here; large contents of messages are stored
+        by themselves. Repeat the call after a crash: it continues. Raises ``UsageError``, ``LimitReached`` for a file
+        that is too large, ``OSError`` for a path that cannot be read, and ``StoreError``.
+
+        >>> photo = session.add_file(b"PNG", name="photo.png")
+        >>> photo.media_type, session.read_file(photo).data
+        ('image/png', b'PNG')
+        >>> session.run(["What is this?", photo]).text
+        'You said: What is this?'
+        """
+        return call(self.add_file_async(file, name=name, media_type=media_type))
+
+    async def add_file_async(
+        self, file: Attachment, *, name: str | None = None, media_type: str | None = None
+    ) -> File | Image:
+        """``add_file``, awaited.
+
+        Store a file in the session, and return it for use in messages: an ``Image``, or a ``File``.
+
+        ``file`` is the content as bytes, a path, or a ``File`` or ``Image``. One with a ``url`` or the provider's
+        ``file_id`` stays a reference. With a name, which a path brings, ``files`` lists it. The name also determines
+        the media type, unless that is given.
+
+        A content is stored once, however often it is added or used, and is deleted with the session. Messages, events
+        and requests of turns have only its id, so that large files belong here; large contents of messages are stored
+        by themselves. Repeat the call after a crash: it continues. Raises ``UsageError``, ``LimitReached`` for a file
+        that is too large, ``OSError`` for a path that cannot be read, and ``StoreError``.
+        """
+        return await self._async.add_file(file, name=name, media_type=media_type)
+
+    def read_file(self, file: str | File | Image) -> StoredFile:
+        """Return a stored file, with its content in ``data``. ``file`` is the file or its id.
+
+        Raises ``NotFound`` if the session does not store it, and ``StoreError``.
+
+        >>> note = session.add_file(b"Buy milk.", media_type="text/plain")
+        >>> found = session.read_file(note.id)
+        >>> found.data, found.size, found.media_type
+        (b'Buy milk.', 9, 'text/plain')
+        """
+        return call(self.read_file_async(file))
+
+    async def read_file_async(self, file: str | File | Image) -> StoredFile:
+        """``read_file``, awaited.
+
+        Return a stored file, with its content in ``data``. ``file`` is the file or its id.
+
+        Raises ``NotFound`` if the session does not store it, and ``StoreError``.
+        """
+        return await self._async.read_file(file)
+
+    def stored_files(self) -> list[FileEntry]:
+        """Return the stored files without their contents, ordered by id: added ones, and those of messages and tools.
+
+        >>> note = session.add_file(b"Buy milk.", name="note.txt")
+        >>> [(one.name, one.size) for one in session.stored_files() if one.id == note.id]
+        [('note.txt', 9)]
+        """
+        return call(self.stored_files_async())
+
+    async def stored_files_async(self) -> list[FileEntry]:
+        """``stored_files``, awaited.
+
+        Return the stored files without their contents, ordered by id: added ones, and those of messages and tools.
+        """
+        return await self._async.stored_files()
+
+    def load_files(self, messages: Sequence[Message]) -> list[Message]:
+        """Return copies of messages of the session in which stored files have their contents, as a model receives them.
+
+        A file that was removed becomes a text. Raises ``StoreError``.
+
+        >>> photo = session.add_file(b"PNG", name="photo.png")
+        >>> [message] = session.load_files([Message.user([photo])])
+        >>> message.parts[0].data
+        'UE5H'
+        """
+        return call(self.load_files_async(messages))
+
+    async def load_files_async(self, messages: Sequence[Message]) -> list[Message]:
+        """``load_files``, awaited.
+
+        Return copies of messages of the session in which stored files have their contents, as a model receives them.
+
+        A file that was removed becomes a text. Raises ``StoreError``.
+        """
+        return await self._async.load_files(messages)
+
+    def remove_file(self, file: str | File | Image) -> bool:
+        """Remove a file, and return whether the session stored it. A model then reads that it is no longer available.
+
+        Removing or replacing messages removes no files. Raises ``StoreError``.
+
+        >>> note = session.add_file(b"Buy eggs.", media_type="text/plain")
+        >>> session.remove_file(note), session.remove_file(note)
+        (True, False)
+        """
+        return call(self.remove_file_async(file))
+
+    async def remove_file_async(self, file: str | File | Image) -> bool:
+        """``remove_file``, awaited.
+
+        Remove a file, and return whether the session stored it. A model then reads that it is no longer available.
+
+        Removing or replacing messages removes no files. Raises ``StoreError``.
+        """
+        return await self._async.remove_file(file)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id!r}, agent={self.agent!r})"
@@ -1073,40 +1209,6 @@ class Session(Synchronous[AsyncSession]):
         The queue for turns that name none, or None to use the agent's queue.
         """
         return await self._async.queue()
-
-    @property
-    def files(self) -> dict[str, File]:
-        """The files of the session by name, for use in messages.
-
-        >>> session.files
-        {}
-        """
-        return call(self.files_async())
-
-    async def files_async(self) -> dict[str, File]:
-        """``files``, awaited.
-
-        The files of the session by name, for use in messages.
-        """
-        return await self._async.files()
-
-    def add_file(self, file: File) -> None:
-        """Add a file by reference: by its ``url`` or the provider's ``file_id``. Raises ``UsageError`` for others.
-
-        >>> from antiphon.model import File
-        >>> session.add_file(File(name="a.pdf", url="https://example.com/a.pdf"))
-        >>> files = session.files
-        >>> session.run(["Read this:", files["a.pdf"]]).text
-        'You said: Read this:'
-        """
-        call(self.add_file_async(file))
-
-    async def add_file_async(self, file: File) -> None:
-        """``add_file``, awaited.
-
-        Add a file by reference: by its ``url`` or the provider's ``file_id``. Raises ``UsageError`` for others.
-        """
-        await self._async.add_file(file)
 
     @property
     def system(self) -> str | None:

@@ -64,6 +64,8 @@ _OF_DAMAGE = (
 
 _FULL_OF = {
     "delayed_turns": "This Redis has {} delayed turns already. Submit the turn again when some are due.",
+    "session_file_bytes": "The files of this session have {} bytes together. Remove files, or use another session.",
+    "session_files": "This session has {} files already. Remove files, or use another session.",
     "session_users": "The turns of this session name {} users already. Use another session.",
     "sessions": "This Redis has {} sessions already. Delete sessions, or give them a shorter ttl=.",
 }

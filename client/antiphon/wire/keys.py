@@ -41,6 +41,7 @@ KINDS: tuple[Kind, ...] = (
          "until the last turn ends", lasting=True),
     Kind("history", "history:{}", "list", "encoded messages of the finished turns, append-only except for edits",
          WHILE_LIVE),
+    Kind("media", "media:{}", "hash", "files of a session, in chunks, by the hash of their content", WHILE_LIVE),
     Kind("events", "events:{}", "stream", "the session's events; the id is the seq", WHILE_LIVE),
     Kind("turns", "turns:{}", "list", "ids of the session's last 1,000 turns, in the order in which they were accepted",
          WHILE_LIVE),
@@ -267,6 +268,7 @@ class Keys:
     session = _Of()
     inbox = _Of()
     history = _Of()
+    media = _Of()
     events = _Of()
     turns = _Of()
     turn = _Of()

@@ -17,6 +17,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from antiphon.input.request import WITH_FILES
 from antiphon.wire.joining import joined
 from antiphon.wire.keys import RQ, Keys, lua_shared_keys
 
@@ -59,6 +60,7 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
         [
             "local PREFIX, DB = ARGV[1], ARGV[2]",
             "local DEPLOYMENT = PREFIX",  # for what is no key
+            f"local WITH_FILES = '{WITH_FILES}'",
             f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
             _bind(arguments),
             joined("".join([lua_shared_keys(), *pieces]), body),

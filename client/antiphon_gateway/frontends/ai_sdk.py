@@ -232,8 +232,10 @@ def _shown(message: Message, calls: dict[str, dict[str, Any]]) -> list[dict[str,
                     "state": "output-available", "output": part.text
                 }  # fmt: skip
                 calls[part.call_id].update(ended)
-            case Image() | File() if part.url:
-                parts.append({"type": "file", "url": part.url, "mediaType": part.media_type or "image/*"})
+            case Image() | File() if part.url or part.data:
+                kind = part.media_type or "image/*"
+                url = part.url or f"data:{kind};base64,{part.data}"
+                parts.append({"type": "file", "url": url, "mediaType": kind})
             case _:
                 continue
     return parts
@@ -330,7 +332,8 @@ async def stop_chat(call: Call[None, None]) -> None:
 async def show_chat(call: Call[None, None]) -> Answered[UiMessages]:
     """Read the last messages, and what waits for an answer, as UI messages: the chat's first `messages`"""
     session = call.client.session(call.path["session"], tenant=call.caller.tenant)
-    return Answered(UiMessages(ui_messages(await session.history(-MOST_MESSAGES, pending=True))))
+    messages = await session.load_files(await session.history(-MOST_MESSAGES, pending=True))
+    return Answered(UiMessages(ui_messages(messages)))
 
 
 def _stream(call: Call[Any, Any], turn: AsyncTurn, behind: Collection[str] = ()) -> Response:

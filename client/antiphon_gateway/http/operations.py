@@ -236,6 +236,7 @@ B = TypeVar("B")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Content = Literal["", "body", "answer"]
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
@@ -370,7 +371,10 @@ class Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one route. ``right`` is what the caller needs, None for everybody."""
+    """One method of one route. ``right`` is what the caller needs, None for everybody.
+
+    ``content`` says whether the body or the answer is the content of a file, instead of JSON.
+    """
 
     method: Method
     route: str
@@ -381,6 +385,7 @@ class Operation:
     body: Any
     answer: Any
     streams: bool
+    content: Content = ""
 
     @property
     def name(self) -> str:
@@ -398,6 +403,7 @@ def operation(
     right: Right | None,
     status: int = 200,
     streams: bool = False,
+    content: Content = "",
     query: Any = None,
     body: Any = None,
 ) -> Callable[[F], F]:
@@ -412,7 +418,7 @@ def operation(
         known = Operation(
             method, route, handler, right, status,
             query or (None if asked is nothing else asked), body or (None if brought is nothing else brought),
-            None if answer is nothing else answer, streams,
+            None if answer is nothing else answer, streams, content,
         )  # fmt: skip
         handler.operation = known  # type: ignore[attr-defined]
         return handler

@@ -14,6 +14,8 @@ from antiphon_gateway.http.operations import Operation
 from antiphon_gateway.interface.bodies import REF
 from antiphon_gateway.problems import Problem
 
+BINARY = {"type": "string", "format": "binary"}
+
 
 def openapi(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the document that describes these operations (OpenAPI 3.1)."""
@@ -81,6 +83,10 @@ def _operation(one: Operation, schemas: dict[str, Any], components: dict[str, An
         found["parameters"] = parameters
     if one.body is not None:
         found["requestBody"] = {"required": True, "content": _json(schemas[repr(one.body)])}
+    if one.content == "body":
+        parts = {"type": "object", "properties": {"file": BINARY}}
+        forms = {"*/*": {"schema": BINARY}, "multipart/form-data": {"schema": parts}}
+        found["requestBody"] = {"required": True, "content": forms}
     found["responses"] = {str(one.status): _answer(one, schemas), "default": _problem()}
     found["security"] = [] if one.right is None else [{"key": []}, *([{"stream": []}] if one.streams else [])]
     return found
@@ -90,6 +96,8 @@ def _answer(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if one.streams:
         text = "Server-sent events: the id is the event's `seq`, the data is an `Event`."
         return {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    if one.content == "answer":
+        return {"description": "The content.", "content": {"*/*": {"schema": BINARY}}}
     if one.answer is None:
         return {"description": "Done."}
     return {"description": "The answer.", "content": _json(schemas[repr(one.answer)])}

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from antiphon.errors import InvalidMessage
 from antiphon.input.messages import to_messages
 from antiphon.model import File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, Usage
+from antiphon.model.parts import STORED
 from antiphon_gateway.openai.errors import refused
 
 Given = str | list[dict[str, Any]]
@@ -410,14 +411,17 @@ def _input_part(part: Part) -> dict[str, Any]:
         case File():
             found: dict[str, Any] = {"type": "input_file"}
             given = {"filename": part.name, "file_url": part.url, "file_id": part.file_id}
-            given["file_data"] = _address(part) if part.data else None
+            if part.data or part.id:
+                given["file_data" if part.data else "file_url"] = _address(part)
             return found | {name: value for name, value in given.items() if value}
         case _:
             return {"type": "input_text", "text": part.text if isinstance(part, Text) else ""}
 
 
 def _address(part: Image | File) -> str | None:
-    return f"data:{part.media_type or ''};base64,{part.data}" if part.data else part.url
+    if part.data:
+        return f"data:{part.media_type or ''};base64,{part.data}"
+    return part.url or (f"{STORED}{part.id}" if part.id else None)
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import { withDefaults } from "./values.js";
 import { linked } from "./waiting.js";
 
 /** @import { ClientOptions, Asked } from "./http.js" */
-/** @import { HistoryPage, HistoryQuery, Input, JsonObject, Keep, Message, Operations, Response, Snapshot, Status, SubmitOptions, TurnInfo } from "./types.js" */
+/** @import { FilePart, HistoryPage, HistoryQuery, ImagePart, Input, JsonObject, Keep, Message, Operations, Response, Snapshot, Status, SubmitOptions, TurnInfo } from "./types.js" */
 
 /**
  * @typedef {object} Follow
@@ -190,6 +190,24 @@ export class Session {
    */
   async cancel(options = {}) {
     return (await this.#http.json("POST", path("sessions", this.id, "cancel"), { body: options })).outcome;
+  }
+
+  /**
+   * Store a file in the session, and return it for use in messages. A repetition stores nothing twice.
+   *
+   * @param {Blob | ArrayBuffer | Uint8Array<ArrayBuffer>} content
+   * @param {{ name?: string, mediaType?: string, signal?: AbortSignal }} [options]
+   * @returns {Promise<ImagePart | FilePart>}
+   */
+  async addFile(content, { name, mediaType, signal } = {}) {
+    const type = mediaType ?? (content instanceof Blob ? content.type : "");
+    const asked = { query: { name }, content: new Blob([content], { type }), signal };
+    return (await this.#http.json("POST", path("sessions", this.id, "files"), asked)).files[0];
+  }
+
+  /** The content of a stored file. @param {string} file @param {{ signal?: AbortSignal }} [options] @returns {Promise<Blob>} */
+  readFile(file, { signal } = {}) {
+    return this.#http.json("GET", path("sessions", this.id, "files", file), { file: true, signal });
   }
 
   /** Delete the session, and cancel its turns. Returns whether there was one. */

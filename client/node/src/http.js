@@ -12,7 +12,9 @@ import { linked, repeated, unavailable, within } from "./waiting.js";
  *
  * @typedef {object} Asked
  * @property {Record<string, unknown>} [query] what is undefined is left out
- * @property {unknown} [body]
+ * @property {unknown} [body] is sent as JSON
+ * @property {Blob} [content] in place of a body: a file, with its media type
+ * @property {boolean} [file] whether the answer is the content of a file
  * @property {Record<string, string>} [headers]
  * @property {AbortSignal} [signal]
  * @property {boolean} [once] do not repeat it: a second request would do it twice
@@ -86,9 +88,11 @@ export class Http {
   async #read(method, path, asked, signal) {
     const response = await this.#send(method, path, asked, signal);
     if (!response.ok) throw await refusal(response);
-    const text = await response.text().catch((cause) => {
+    const read = asked.file ? response.blob() : response.text();
+    const text = await read.catch((cause) => {
       throw signal.aborted ? signal.reason : unavailable(`The answer to ${method} ${path} was cut off.`, cause);
     });
+    if (typeof text !== "string") return text;
     try {
       return text === "" ? undefined : JSON.parse(text);
     } catch (cause) {
@@ -97,7 +101,7 @@ export class Http {
   }
 
   /** @param {string} method @param {string} path @param {Asked} asked @param {AbortSignal} signal @returns {Promise<Response>} */
-  async #send(method, path, { query = {}, body, headers }, signal) {
+  async #send(method, path, { query = {}, body, content, headers }, signal) {
     const key = typeof this.key === "function" ? await this.key() : this.key;
     const given = Object.entries(query).filter(([, value]) => value !== undefined);
     const search = given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
@@ -110,9 +114,10 @@ export class Http {
           ...this.headers,
           ...(key === undefined ? {} : { authorization: `Bearer ${key}` }),
           ...(body === undefined ? {} : { "content-type": "application/json" }),
+          ...(content === undefined ? {} : { "content-type": content.type || "application/octet-stream" }),
           ...headers,
         },
-        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+        ...(body === undefined && content === undefined ? {} : { body: content ?? JSON.stringify(body) }),
       });
     } catch (cause) {
       if (signal.aborted) throw signal.reason;

@@ -215,6 +215,7 @@ export interface ImagePart {
   data?: string | null;
   media_type?: string | null;
   detail?: string | null;
+  id?: string | null;
 }
 /** A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``. */
 export interface FilePart {
@@ -224,6 +225,7 @@ export interface FilePart {
   file_id?: string | null;
   media_type?: string | null;
   name?: string | null;
+  id?: string | null;
 }
 /** The model declined, in its own words. */
 export interface RefusalPart {
@@ -345,6 +347,17 @@ export interface AddMessages {
 /** ``to`` is the id of the message that is to be the last one. */
 export interface Rewind {
   to: string;
+}
+/** The stored files of a session, ordered by id. */
+export interface FileList {
+  files: FileEntry[];
+}
+/** A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes. */
+export interface FileEntry {
+  id: string;
+  size: number;
+  media_type?: string | null;
+  name?: string | null;
 }
 /** A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's. */
 export interface Submit {
@@ -1099,6 +1112,10 @@ export interface Operations {
   clear_history: { asked: { session: string }; answer: undefined };
   /** Remove all messages after a given one; refused with 409 while a turn runs */
   rewind_session: { asked: { session: string } & Rewind; answer: undefined };
+  /** List the stored files of a session: those that were added, and those of messages and tools */
+  list_files: { asked: { session: string }; answer: FileList };
+  /** Remove a stored file; messages that name it stay */
+  remove_file: { asked: { session: string; file: string }; answer: undefined };
   /** Submit a turn */
   submit_turn: { asked: { session: string } & Submit; answer: Submitted };
   /** Replace a message of the user's, and answer the new one */

@@ -43,6 +43,7 @@ COMMANDS = [
     "export",
     "forget",
     "batch",
+    "files",
     "waiting",
     "approve",
     "reject",

@@ -207,8 +207,8 @@ def test_files_are_kept_by_reference_and_can_be_said(runtime):
     assert lines.requests[0].messages[0].parts[1] == session.files["a.pdf"]
     with pytest.raises(UsageError, match="name"):
         session.add_file(File(url="https://example.com/a.pdf"))
-    with pytest.raises(UsageError, match="references, not contents"):
-        session.add_file(File(data="AAAA", media_type="application/pdf", name="a.pdf"))
+    with pytest.raises(UsageError, match="no content"):
+        session.add_file(File(media_type="application/pdf", name="a.pdf"))
 
 
 def test_children_have_their_own_history_and_are_found(runtime):

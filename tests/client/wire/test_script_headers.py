@@ -10,7 +10,7 @@ from redis import Redis
 from support.offenders import for_each
 
 import antiphon.wire
-from antiphon.wire import archiving, editing, errors, feedback, promotions, revisions, suspension
+from antiphon.wire import archiving, editing, errors, feedback, files, promotions, revisions, suspension
 from antiphon.wire.cell import Cell
 from antiphon.wire.joining import inlined_keys
 from antiphon.wire.keys import CHANNELS, KINDS, RQ_KEYS
@@ -22,7 +22,7 @@ NAMES = [
     *script_names(),
     *(
         f"{kind}/{path.stem}"
-        for kind in ("archiving", "editing", "notices", "schedules", "webhooks")
+        for kind in ("archiving", "editing", "files", "notices", "schedules", "webhooks")
         for path in sorted((FOLDER / kind).glob("*.lua"))
     ),
 ]
@@ -38,6 +38,10 @@ WRAPPERS = {
     "editing/erase": editing.erase_turns,
     "editing/erase_turns": editing.erase_turns_of,
     "editing/forget": editing.forget_turn,
+    "files/add_chunk": files.add_file,
+    "files/drop_files": files.drop_files,
+    "files/list_files": files.list_files,
+    "files/read_chunk": files.read_file,
     "suspend": suspension.suspend,
     "begin": revisions.begin,
     "promote": promotions.write_promotions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -89,6 +89,15 @@ class KeptEvent:
     turns: int = 0
 
 
+@dataclass
+class KeptFile:
+    """A file of a session: its size, its chunks by their places, and, once it is complete, its entry."""
+
+    size: int
+    chunks: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    entry: bytes = b""
+
+
 class Session:
     """A session: its fields, its history, its events, and its turns.
 
@@ -100,6 +109,7 @@ class Session:
         self.id = session_id
         self.record = Record()
         self.history: list[bytes] = []
+        self.files: dict[str, KeptFile] = {}
         self.events: list[tuple[int, bytes]] = []
         self.inbox: list[Turn] = []
         self.turns: list[Turn] = []
@@ -109,7 +119,7 @@ class Session:
 
     def clear(self) -> None:
         """Drop all contents: turns that have ended still refer to a session that is gone."""
-        self.history, self.events, self.turns = [], [], []
+        self.history, self.events, self.turns, self.files = [], [], [], {}
 
     def let_go(self) -> None:
         """Release the lease."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from typing import Any
 
@@ -154,6 +155,7 @@ class SessionTransitions(Moves):
             {name: known[name] for name in [*names, *(["ttl"] if ttl_ms == "" else [])] if name in known}
         )
         target.history = list(history)
+        target.files = copy.deepcopy(session.files) if session and "media" in target.record else {}
         if keep < len(history):
             target.cut(keep)
         self._release(target, now)

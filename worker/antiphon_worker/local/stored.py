@@ -23,6 +23,7 @@ from antiphon.stores.encrypted import SealedStore
 from antiphon.wire.records import read_turn
 from antiphon.wire.suspension import awaited, place_of
 from antiphon_worker.local.cell import MemoryCell
+from antiphon_worker.local.files import files_in, put_files
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
 from antiphon_worker.loop.toolbox import described
@@ -30,8 +31,11 @@ from antiphon_worker.loop.toolbox import described
 T = TypeVar("T")
 
 RECENT = 256
-LOADED = ("submit", "claim", "snapshot", "editing/edit", "editing/fork", "editing/delete")
-SAVED = ("finish", "suspend", "editing/edit", "editing/fork")
+LOADED = (
+    "submit", "claim", "snapshot", "editing/edit", "editing/fork", "editing/delete", "files/add_chunk",
+    "files/read_chunk", "files/list_files", "files/drop_files",
+)  # fmt: skip
+SAVED = ("finish", "suspend", "editing/edit", "editing/fork", "files/drop_files")
 
 
 class StoredCell(MemoryCell):
@@ -119,13 +123,14 @@ class StoredCell(MemoryCell):
         sessions = self.transitions.sessions
         session = sessions.setdefault(session_id, Session(session_id))
         fields = {name: value for name, value in encode_fields(saved).items() if value}
-        kept = ("seq", "ops", "fence", "holder", "aside", "due_until", "window", "steer", "ttl")
+        kept = ("seq", "ops", "fence", "holder", "aside", "due_until", "window", "steer", "ttl", "media")
         before = {name: session.record[name] for name in kept if name in session.record}
         session.record.clear()
         session.record.update(before | fields)
         session.record.put(updated=saved.updated or saved.created or now_ms())
         session.record.setdefault("created", session.record["updated"])
         session.history = [encode(message) for message in saved.messages]
+        put_files(session, saved.media)
         open_turns = {turn.id for turn in session.turns}
         self.suspended[session_id] = [one for one in saved.suspended if one.turn.turn_id not in open_turns]
 
@@ -178,6 +183,7 @@ class StoredCell(MemoryCell):
         found = Found(dict(session.record), list(session.history), len(session.history), [])
         saved = found.saved(session.id)
         saved.suspended = self._suspended(session)
+        saved.media = files_in(session)
         return saved
 
     def _suspended(self, session: Session) -> list[SavedTurn]:
@@ -218,7 +224,7 @@ def _copy(session: Session, into: Transitions) -> None:
     """Copy a session with its open turns, to try a transition on."""
     twin = into.sessions[session.id] = Session(session.id)
     twin.record, twin.history = copy.copy(session.record), list(session.history)
-    twin.events = list(session.events)
+    twin.events, twin.files = list(session.events), copy.deepcopy(session.files)
     for turn in session.turns:
         if turn in session.inbox or turn.aside is not None:
             other = into.turns[turn.id] = Turn(turn.id, twin)

@@ -19,6 +19,7 @@ import msgspec
 from antiphon.model import encode
 from antiphon.model.suspension import IN_TIME
 from antiphon.model.usage import Usage
+from antiphon_worker.local.files import FileTransitions, marked
 from antiphon_worker.local.ledgers import LedgerTransitions
 from antiphon_worker.local.moves import (
     ALONE_AFTER,
@@ -72,8 +73,8 @@ class Look(NamedTuple):
         self.acts.append([turn.session.id.encode(), turn.id.encode(), what.encode()])
 
 
-class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
-    """All transitions of one cell: those of sessions, of events, of budgets, and those of turns."""
+class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerTransitions):
+    """All transitions of one cell: those of sessions, files, events and budgets, and those of turns."""
 
     def submit(
         self, session_id: str, turn_id: str, digest: str, request: bytes, queue: str, agent_queue: str,
@@ -103,7 +104,7 @@ class Transitions(SessionTransitions, EventTransitions, LedgerTransitions):
         kept.begin(now, turn_id)
         home = _kept_by(session, queue, agent, agent_queue, ttl_ms, tenant)
         turn.record.put(
-            session=session_id, digest=digest, request=request, queue=queue or home or default_queue,
+            session=session_id, digest=digest, request=marked(request, kept), queue=queue or home or default_queue,
             status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=agent,
             metadata=metadata, position=length, created=now, key=key, input=input_bytes,
         )  # fmt: skip

@@ -352,6 +352,8 @@ class _Turn:
             return
         number, at = step.entry.step, now_ms()
         results = [self._toolbox.shortened(result) for result in results]
+        if self._inp.files is not None:
+            results = await self._inp.files.kept(results)
         entries = [
             ToolFinished(number, result, created=at, decision=noted(self._decision(step, result.call_id)))
             for result in results

@@ -19,6 +19,7 @@ from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.caller import caller_tools
 from antiphon.window import Window, window_of
 from antiphon_worker.loop.costs import Meter
+from antiphon_worker.loop.files import TurnFiles
 from antiphon_worker.loop.handoffs import Transfers
 from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.toolbox import tool_specs
@@ -63,7 +64,7 @@ class LoopInput(Struct):
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
     uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
     without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``. ``children``
-    are None for an App without agents as tools.
+    are None for an App without agents as tools. ``files`` are those that the session stores.
     """
 
     model: str
@@ -87,6 +88,7 @@ class LoopInput(Struct):
     hooks: Hooks | None = None
     transfers: Transfers | None = None
     children: ChildTurns | None = None
+    files: TurnFiles | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:

@@ -198,6 +198,8 @@ class _Loop:
         fallback = self.inp.fallback
         answer = await (self._ask(number) if fallback is None else self._ask_each(number, fallback))
         self._hold_to_limits(number, answer)
+        if self.inp.files is not None:
+            answer.message = await self.inp.files.kept_answer(answer.message)
         message = with_distinct_calls(answer.message, self._call_ids() if self.steps else ())
         message.created = now_ms()
         usage = self.meter.count(answer.usage, answer.model, self.model.model)
@@ -283,6 +285,8 @@ class _Loop:
         name = provider.name
         while True:
             request = self._request()
+            if self.inp.files is not None:
+                request.messages = await self.inp.files.filled(request.messages)
             stream = provider.stream(request)
             outlet = (
                 StepEvents(number, name, self.sink)

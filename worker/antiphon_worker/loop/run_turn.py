@@ -95,6 +95,9 @@ async def _run(
         history = SentHistory(provider, inp, loaded, writer)
         inp.history = await history.select(journal.entries)
         if isinstance(provider, TurnFunction):
+            if inp.files is not None:
+                inp.history = await inp.files.filled(inp.history)
+                inp.new_messages = await inp.files.filled(inp.new_messages)
             result = await run_function(provider, inp, toolbox, journal, sink, context, decisions)
         else:
             result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)

@@ -54,6 +54,7 @@ class Gate:
         self._caller_tools = {tool.name: tool for tool in inp.caller_tools}
         self._most, self._steps = inp.max_tool_calls, steps
         self.hooks, self.transfers, self.children = inp.hooks, inp.transfers, inp.children
+        self.files = inp.files
         self._uncounted = {*self._caller_tools, *(inp.transfers.rules if inp.transfers else ())}
         of_agent = inp.rules != Rules() or (inp.hooks is not None and inp.hooks.has(ToolStart))
         self._asked = {
@@ -380,6 +381,8 @@ class StepCalls:
 
     async def _record(self, step: Step, results: list[ToolResult], *, ran: bool = False) -> None:
         number = step.entry.step
+        if self.gate.files is not None:
+            results = await self.gate.files.kept(results)
         at = now_ms()
         entries = [
             ToolFinished(number, result, created=at, decision=noted(self._decision(step, result.call_id)))

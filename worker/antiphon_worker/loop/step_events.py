@@ -12,6 +12,7 @@ from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, Tool
 from antiphon.ext.turns import ModelAnswer
 from antiphon.input.limits import check_depth, check_size
 from antiphon.model import Item, Message, ToolCall
+from antiphon.redis.files import without_contents
 from antiphon.window import byte_size
 from antiphon_worker.providers.base import (
     Increment,
@@ -94,7 +95,7 @@ class StepEvents:
                 self._size += byte_size(text)
                 return RefusalDelta(step=step, text=text)
             case ItemPart(item=item):
-                return ItemEvent(step=step, provider=provider, item=item)
+                return ItemEvent(step=step, provider=provider, item=without_contents(item)[0])
             case _:
                 raise TypeError(f"The provider {provider!r} yielded a {type(increment).__name__}.")
 

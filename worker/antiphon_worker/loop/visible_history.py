@@ -163,6 +163,8 @@ class SummaryWriter:
         return text
 
     async def _answer(self, request: ModelRequest) -> StepResult:
+        if self._inp.files is not None:
+            request.messages = await self._inp.files.filled(request.messages)
         stream = self._provider.stream(request)
         try:
             result = await answered(stream, _Discard())

@@ -47,6 +47,7 @@ from antiphon_worker.process.children import Children, Family
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.history import (
     asked_agent,
+    files_of,
     loaded_history,
     own_system,
     restore_before,
@@ -291,6 +292,7 @@ class TurnAttempt:
         part.messages, variables = request.messages, charge.variables(before, journal.entries)
         inp = loop_input(agent, part, tools, system, variables, rules, meter)
         inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
+        inp.files = files_of(self._cell, turn, self._lease)
         if agent.fallback:
             inp.fallback = self._tries.fallback(agent, app)
         provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)

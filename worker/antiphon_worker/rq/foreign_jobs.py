@@ -22,7 +22,7 @@ from antiphon.input.options import given, json_fields
 from antiphon.input.values import lifetime
 from antiphon.input.wrong_values import wrong_value
 from antiphon.redis.cells import Cells
-from antiphon.redis.connections import new_turn
+from antiphon.redis.connections import new_turn, without_contents
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import options_of, work_of_client
 from antiphon.wire.cell import Cell
@@ -63,10 +63,11 @@ async def submit_job(
     named = given(found, _DECLARED)
     agent, ttl = named.pop("agent", None), named.pop("ttl", msgspec.UNSET)
     work = work_of_client(text, named | {"queue": queue})
-    request = work.request(agent)
-    request.trace = found.trace
     ref, turn = SessionRef(session_id(session), ttl=lifetime(ttl)), turn_id(job_id)
     cells.check_place(cell, ref.id, turn)
+    work = await without_contents(cell, ref, work)
+    request = work.request(agent)
+    request.trace = found.trace
     await cell.submit(new_turn(ref, turn, work, request))
 
 

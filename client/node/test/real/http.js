@@ -42,6 +42,22 @@ test("a turn is submitted, followed and read", async () => {
   assert.deepEqual((await client.session(id).snapshot()).cursor, events.at(-1).seq);
 });
 
+test("a file is stored once, said by its id, and read again", async () => {
+  const session = client.session(newSession());
+  const content = new Uint8Array(300_000).map((_, place) => place % 251);
+  const file = await session.addFile(content, { name: "cat.png", mediaType: "image/png" });
+  assert.deepEqual(await session.addFile(new Blob([content], { type: "image/png" })), file);
+  assert.deepEqual([file.type, file.media_type], ["image", "image/png"]);
+  await (await session.submit([{ type: "text", text: "Look." }, file], { agent })).result();
+  assert.deepEqual((await session.history()).messages[0].parts[1], file);
+  const { files } = await client.call("list_files", { session: session.id });
+  assert.deepEqual(files.map((one) => [one.id, one.size, one.name]), [[file.id, 300_000, "cat.png"]]);
+  const blob = await session.readFile(file.id ?? "");
+  assert.deepEqual(new Uint8Array(await blob.arrayBuffer()), content);
+  await client.call("remove_file", { session: session.id, file: file.id ?? "" });
+  await assert.rejects(session.readFile(file.id ?? ""), NotFound);
+});
+
 test("an id with all that an address could mistake is the session that it names", async () => {
   for (const id of [`${newSession()}/../a?b=c#d%2F é😀`, `${newSession()} + &`]) {
     const turn = await client.submit(id, "Hello", { agent });

@@ -52,7 +52,7 @@ redis.call('DEL', key_turns(session), key_spent('session::' .. session), key_spe
   key_spent('session:month:' .. session))
 redis.call('HDEL', key_quarantined(), session)
 local seq = redis.pcall('HGET', key_session(session), 'seq')
-local existed = redis.call('DEL', key_history(session), key_events(session)) > 0 or kept.err or kept[2]
+local existed = redis.call('DEL', key_history(session), key_events(session), key_media(session)) > 0 or kept.err or kept[2]
 if existed then
   redis.call('DEL', key_session(session))
   leave_gap(session, type(seq) == 'string' and seq)

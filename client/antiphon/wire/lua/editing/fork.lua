@@ -33,6 +33,10 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
 end
 if size > 0 then redis.call('COPY', history, key_history(fork), 'REPLACE') end
 redis.call('PERSIST', key_history(fork))
+if redis.call('HEXISTS', target, 'media') == 1 then
+  redis.call('COPY', key_media(session), key_media(fork), 'REPLACE')
+  redis.call('PERSIST', key_media(fork))
+end
 if size < redis.call('LLEN', history) then cut(fork, keep) end
 release_session(fork, now)
 if lives then

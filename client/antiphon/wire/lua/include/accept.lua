@@ -1,6 +1,6 @@
 -- Accept one turn. Its arguments are those of `submit`.
 local function session_of(session) -- @often
-  return redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq')
+  return redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq', 'media')
 end
 
 local function accept(now, session, turn, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit, delayed_limit,
@@ -57,6 +57,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   if counts and not string.find(request, ',"version":"%d+"[^{}]*}$') then
     request = string.sub(request, 1, -2) .. ',"version":"2"}'
   end
+  if kept[9] and string.sub(request, -#WITH_FILES) ~= WITH_FILES then request = string.sub(request, 1, -2) .. WITH_FILES end
   -- What all sessions share is written first: where it is damaged, the call is refused whole.
   list_session(session, now, ttl_ms == '' and tonumber(kept[7]) or life)
   if due_in == 0 and length == 0 then redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session) end
@@ -67,7 +68,8 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   local stopped = stopped_by(session, busy)
   local place = stopped and stopped.position + 1 or length
   local f = {new = true, session = session, queue = queue, queued_at = now, status = last and place > 0 and 'waiting' or 'queued',
-    tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil, user = user ~= '' and user or nil, first_of = not known_session}
+    tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil, user = user ~= '' and user or nil, first_of = not known_session,
+    media = kept[9]}
   if last and place == 0 and not share_of(f.tenant, f.priority) then f.offered_at = now end
   local more = last and {'queued_seq', last + 1, f.offered_at and 'offered_at', f.offered_at} or {}
   redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,

@@ -24,6 +24,7 @@ end
 local function live_for(session, ms, hash_ms)
   redis.call('PEXPIRE', key_history(session), ms)
   redis.call('PEXPIRE', key_events(session), ms)
+  redis.call('PEXPIRE', key_media(session), ms)
   redis.call('PEXPIRE', key_turns(session), ms)
   redis.call('PEXPIRE', key_session(session), hash_ms)
 end

@@ -4,10 +4,10 @@ local EDIT_MS = 1000
 local DEFAULT_TTL_MS = 2592000000
 local FOR_EVER_MS = 100 * 365 * 86400000
 
--- If the hash has no expiry, none of the keys has one: the hash is kept longest.
-local function keep_session(session)
+-- If the hash has no expiry, none of the keys has one: the hash is kept longest. `media` is false if it has no files.
+local function keep_session(session, media)
   if redis.call('PERSIST', key_session(session)) == 0 then return end
-  for _, key in ipairs({key_history(session), key_events(session), key_turns(session)}) do redis.call('PERSIST', key) end
+  for _, key in ipairs({key_history(session), key_events(session), key_turns(session), media ~= false and key_media(session) or nil}) do redis.call('PERSIST', key) end
 end
 
 -- Write its place in the list of sessions, which is ordered by the end of life; a `ttl` of 0 means for ever.
@@ -28,19 +28,19 @@ end
 
 -- The keys stay at least until the last delayed turn is due, and while a turn that others pass by waits for decisions.
 -- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them.
-local LIFE = {'ttl', 'due_until', 'archived', 'aside'}
+local LIFE = {'ttl', 'due_until', 'archived', 'aside', 'media'}
 local function release_session(session, now, f)
   f = f or redis.call('HMGET', key_session(session), unpack(LIFE))
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
   if ttl <= 0 or (tonumber(f[4] or 0) or 0) > 0 then
-    keep_session(session)
+    keep_session(session, f[5])
     return pcall(list_session, session, now, ttl) -- a damaged list keeps no turn from its end
   end
   local lead = lead_of(ttl)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.pcall('ZADD', key_ending(), now + ttl - lead, session) end
   pcall(list_session, session, now, ttl)
-  for _, key in ipairs({key_history(session), key_events(session), key_turns(session)}) do redis.call('PEXPIRE', key, ttl) end
+  for _, key in ipairs({key_history(session), key_events(session), key_turns(session), f[5] and key_media(session) or nil}) do redis.call('PEXPIRE', key, ttl) end
   redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end
 
@@ -123,7 +123,7 @@ local function enter_inbox(session, turn, run, now, said, last, new, behind, ...
   local position = behind and behind.position + 1
   if behind then redis.call('LINSERT', key_inbox(session), 'AFTER', behind.turn, turn) end
   position = position or redis.call('RPUSH', key_inbox(session), turn) - 1
-  if not (new and new.first_of) then keep_session(session) end
+  if not (new and new.first_of) then keep_session(session, new and new.media) end
   local seq = publish(session, now, {
     event_body('turn_queued', session, turn, run, ',"position":' .. position .. said),
   }, last, ...)

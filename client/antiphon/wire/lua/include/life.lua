@@ -36,6 +36,6 @@ local function begin_anew(session)
     if name ~= 'seq' and name ~= 'first' and name ~= 'earlier' then redis.call('HDEL', fields, name) end
   end
   if redis.call('EXISTS', key_seq_floor()) == 1 then redis.call('HSET', fields, 'archived', '') end
-  redis.call('DEL', key_history(session), key_events(session), key_turns(session), key_spent('session::' .. session))
+  redis.call('DEL', key_history(session), key_events(session), key_turns(session), key_media(session), key_spent('session::' .. session))
   return true
 end

@@ -1,0 +1,47 @@
+-- Add a chunk of a file to a session, which exists from the first one on. Its chunks come in their order, and the last one
+-- completes it. `file` is the hash of its content, so that it is stored once. A file is counted from its first chunk on.
+-- An empty `ttl_ms` changes nothing.
+-- @args session op file at count size entry chunk tenant ttl_ms session_limit files_limit bytes_limit
+-- -> STORED                the file is complete (also for a repetition, and for a file that the session has)
+-- -> NEXT                  it is not: go on
+-- -> AGAIN                 the session has lost earlier chunks: begin anew
+-- -> SESSION_CLOSED
+-- -> OTHER_TENANT          the session belongs to another one, or to none
+-- -> FULL, limit           the session has as many files or bytes as this limit allows, or Redis as many sessions
+-- @include publish life inbox files
+local fields, media, begun = key_session(session), key_media(session), file .. '~'
+local idle = redis.call('LLEN', key_inbox(session)) == 0
+if idle then begin_anew(session) end
+local known = redis.call('HMGET', fields, 'created', 'tenant', 'closed', 'media', 'seq')
+if tenant ~= '' and known[1] and known[2] ~= tenant then return {'OTHER_TENANT'} end
+if known[3] then return {'SESSION_CLOSED'} end
+if redis.call('HEXISTS', media, file) == 1 then return {'STORED'} end
+local first = redis.call('HEXISTS', media, begun) == 0
+local files, bytes = files_of(session)
+if first then
+  if at ~= '0' then return {'AGAIN'} end
+  if not known[1] and redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end
+  if files >= tonumber(files_limit) then return {'FULL', 'session_files'} end
+  if bytes + size > tonumber(bytes_limit) then return {'FULL', 'session_file_bytes'} end
+end
+
+local now = now_ms()
+redis.call('HSET', media, file .. ':' .. at, chunk, begun, size)
+if first then
+  if not known[1] then
+    redis.call('HSET', fields, 'created', now, 'life', life_of(now, op))
+    if tenant ~= '' then redis.call('HSET', fields, 'tenant', tenant) end
+  end
+  if ttl_ms ~= '' then redis.call('HSET', fields, 'ttl', ttl_ms) end
+  count_files(session, files + 1, bytes + size)
+  if not known[4] then mark_turns(session) end
+  publish(session, now, {}, known[5])
+end
+if idle then release_session(session, now) end
+if tonumber(at) < count - 1 then return {'NEXT'} end
+for n = 0, count - 1 do
+  if redis.call('HEXISTS', media, file .. ':' .. n) == 0 then return {'AGAIN'} end
+end
+redis.call('HSET', media, file, size .. ' ' .. entry)
+redis.call('HDEL', media, begun)
+return {'STORED'}

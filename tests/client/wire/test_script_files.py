@@ -1,0 +1,162 @@
+"""`add_chunk`, `read_chunk`, `list_files` and `drop_files`: a file is whole or not there, and stored once."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.errors import LimitReached, StoreUnavailable, UsageError, WrongTenant
+from antiphon.input.limits import LIMITS
+from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
+from antiphon.wire.files import CHUNK_BYTES, add_file, drop_files, list_files, read_file
+
+DATA = b"0123456789abcdef" * (CHUNK_BYTES // 16 * 2 + 1)  # three chunks
+
+
+class Dies(Exception):
+    """The process has died."""
+
+
+def dying(cell, monkeypatch, after):
+    """Let the process die after so many chunks."""
+    run, left = cell.run, [after]
+
+    async def chunk(name, *arguments):
+        if name == "files/add_chunk":
+            if not left[0]:
+                raise Dies
+            left[0] -= 1
+        return await run(name, *arguments)
+
+    monkeypatch.setattr(cell, "run", chunk)
+
+
+async def test_a_file_comes_back_as_it_was(cell):
+    entry = await add_file(cell, "s", DATA, "text/plain", "a.txt")
+    found = await read_file(cell, "s", entry.id)
+    assert (found.data, found.size, found.media_type, found.name) == (DATA, len(DATA), "text/plain", "a.txt")
+    assert await list_files(cell, "s") == [entry]
+    assert await cell.redis.hget("ant:session:s", "media") == f"1 {len(DATA)}".encode()
+    assert await read_file(cell, "other", entry.id) is None
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_a_call_after_a_crash_continues_at_every_chunk(cell, monkeypatch, after):
+    with monkeypatch.context() as crash:
+        dying(cell, crash, after)
+        with pytest.raises(Dies):
+            await add_file(cell, "s", DATA)
+    assert await list_files(cell, "s") == []
+    entry = await add_file(cell, "s", DATA)
+    assert (await read_file(cell, "s", entry.id)).data == DATA
+    assert await cell.redis.hget("ant:session:s", "media") == f"1 {len(DATA)}".encode()
+
+
+async def test_a_repeated_call_changes_nothing(cell):
+    await add_file(cell, "s", DATA)
+    keys = ("ant:session:s", "ant:media:s")
+    before = [await cell.redis.hgetall(key) for key in keys]
+    await add_file(cell, "s", DATA, "text/plain", "another name")
+    assert [await cell.redis.hgetall(key) for key in keys] == before
+
+
+async def test_a_session_that_is_deleted_meanwhile_gets_the_file_whole(cell, monkeypatch):
+    run, deleted = cell.run, []
+
+    async def chunk(name, *arguments):
+        if name == "files/add_chunk" and arguments[3] == 1 and not deleted:
+            deleted.append(await delete_session(cell, "s"))
+        return await run(name, *arguments)
+
+    monkeypatch.setattr(cell, "run", chunk)
+    entry = await add_file(cell, "s", DATA)
+    assert deleted == [True]
+    assert (await read_file(cell, "s", entry.id)).data == DATA
+
+
+async def test_a_session_that_is_deleted_again_and_again_ends_the_call(cell, monkeypatch):
+    run = cell.run
+
+    async def chunk(name, *arguments):
+        if name == "files/add_chunk" and arguments[3] == 1:
+            await delete_session(cell, "s")
+        return await run(name, *arguments)
+
+    monkeypatch.setattr(cell, "run", chunk)
+    with pytest.raises(StoreUnavailable, match="keep deleting"):
+        await add_file(cell, "s", DATA)
+
+
+async def test_files_live_as_long_as_their_session(cell):
+    await add_file(cell, "s", DATA, ttl_ms=100_000)
+    assert 0 < await cell.redis.pttl("ant:media:s") <= 100_000
+    turn = await cell.started(ttl_ms=100_000)
+    assert await cell.redis.ttl("ant:media:s") == -1
+    await add_file(cell, "s", b"more")
+    assert await cell.redis.ttl("ant:media:s") == -1
+    await cell.end(turn)
+    assert 0 < await cell.redis.pttl("ant:media:s") <= 100_000
+
+
+async def test_a_turn_that_waits_outside_keeps_the_files(cell):
+    await add_file(cell, "s", DATA, ttl_ms=1000)
+    await cell.put(due_in_ms=500_000, ttl_ms=1000)
+    assert await cell.redis.pttl("ant:media:s") > 400_000
+    await cell.reap_after(500_001)
+    assert await cell.redis.ttl("ant:media:s") == -1
+
+
+async def test_deleted_files_make_room(cell):
+    first, second = await add_file(cell, "s", DATA), await add_file(cell, "s", b"1")
+    assert await drop_files(cell, "s", first.id, "0" * 64) == 1
+    assert await list_files(cell, "s") == [second]
+    assert await cell.redis.hget("ant:session:s", "media") == b"1 1"
+    assert await cell.redis.hlen("ant:media:s") == 2
+
+
+async def test_what_a_session_refuses_leaves_nothing(cell, monkeypatch):
+    await change_session(
+        cell, "s", "op", Change([FieldChange("tenant", b"", b"acme")]), when="any", ttl_ms=None
+    )
+    with pytest.raises(WrongTenant):
+        await add_file(cell, "s", DATA, tenant="other")
+    monkeypatch.setattr("antiphon.wire.files.LIMITS", type(LIMITS)(session_files=0))
+    with pytest.raises(LimitReached):
+        await add_file(cell, "s", DATA, tenant="acme")
+    monkeypatch.undo()
+    monkeypatch.setattr("antiphon.wire.files.LIMITS", type(LIMITS)(sessions=1))
+    with pytest.raises(LimitReached, match="sessions"):
+        await add_file(cell, "t", DATA)
+    await change_session(
+        cell, "s", "op2", Change([FieldChange("closed", b"", b"1")]), when="any", ttl_ms=None
+    )
+    with pytest.raises(UsageError, match="closed"):
+        await add_file(cell, "s", DATA, tenant="acme")
+    assert await cell.redis.exists("ant:media:s", "ant:media:t") == 0
+
+
+async def test_turns_of_a_session_with_files_are_for_workers_that_know_them(cell):
+    async def request(turn):
+        return await cell.redis.hget(f"ant:turn:{turn}", "request")
+
+    plain = b'{"messages":[]}'
+    await cell.end(await cell.started("ended", text=plain))
+    running = await cell.started("running", text=plain)
+    await cell.put("waiting", text=plain)
+    await cell.put("delayed", text=b'{"messages":[],"version":"2"}', due_in_ms=1000)
+    await add_file(cell, "s", b"1")
+    await cell.put("later", text=b'{"messages":[],"trace":"00"}')
+    assert await request("ended") == plain
+    for turn in ("running", "waiting"):
+        assert await request(turn) == b'{"messages":[],"version":"5"}'
+    assert await request("delayed") == b'{"messages":[],"version":"2","version":"5"}'
+    assert await request("later") == b'{"messages":[],"trace":"00","version":"5"}'
+    await cell.put("later", text=b'{"messages":[],"trace":"00"}')  # a repetition
+    await cell.end(running)
+
+
+async def test_a_fork_keeps_the_files(cell):
+    entry = await add_file(cell, "s", DATA)
+    assert await cell.fork("s", "t")
+    await delete_session(cell, "s")
+    assert (await read_file(cell, "t", entry.id)).data == DATA
+    assert await cell.redis.ttl("ant:media:t") > 0

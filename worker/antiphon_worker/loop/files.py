@@ -1,0 +1,50 @@
+"""The stored files of a turn's session: read while a request is built, and written where a tool returns content."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import LimitReached
+from antiphon.model import Message, ToolResult
+from antiphon.redis.files import SessionFiles, has_contents, stored_ids
+
+
+class TurnFiles:
+    """The files of the session whose turn runs. ``patiently`` repeats a call while Redis is unreachable."""
+
+    def __init__(
+        self, files: SessionFiles, patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+    ) -> None:
+        self._files = files
+        self._patiently = patiently
+
+    async def filled(self, messages: list[Message]) -> list[Message]:
+        """Return the messages as a model service receives them, with the contents of stored files."""
+        if not stored_ids(messages):
+            return messages
+        return await self._patiently(lambda: self._files.filled(messages))
+
+    async def kept(self, results: Sequence[ToolResult]) -> list[ToolResult]:
+        """Return the results of tools with their large contents stored. One that has no room becomes an error."""
+        return [await self._kept(one) for one in results]
+
+    async def kept_answer(self, message: Message) -> Message:
+        """Return the answer of a model with its large contents stored. It stays as it is if they have no room."""
+        if not any(map(has_contents, message.parts)):
+            return message
+        with suppress(LimitReached):
+            [message] = await self._patiently(lambda: self._files.moved([message]))
+        return message
+
+    async def _kept(self, result: ToolResult) -> ToolResult:
+        if isinstance(result.content, str):
+            return result
+        try:
+            return await self._patiently(lambda: self._files.moved_part(result))
+        except LimitReached as exc:
+            reason = f"The result of this tool cannot be stored: {exc.message}"
+            return msgspec.structs.replace(result, content=reason, is_error=True)
