@@ -72,7 +72,7 @@ def path_of(route, session, turn):
     """The path of an operation with a value for each of its places."""
     return route.format(
         session=session, turn=turn, message="m", call="c", response=f"resp_{turn}", tenant="a", agent="stage", item="m",
-        model="nothing", schedule="daily", webhook="hook", fact="f", name="paid", file=FILE,
+        model="nothing", schedule="daily", webhook="hook", fact="f", name="paid", file=FILE, scope="tenant",
     )  # fmt: skip
 
 

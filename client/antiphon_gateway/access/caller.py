@@ -5,6 +5,7 @@ hash = "5e2b…"              # printed by `antiphon serve --new-key`
 tenant = "acme"             # or "*": sessions of every tenant
 sessions = ["order-*"]      # ids, and beginnings that end with *; all if left out
 rights = ["read", "write"]
+user = "shop"               # the user that its turns are of, for budgets, limits and erasure
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidId, SettingsError
-from antiphon.input.ids import tenant_id
+from antiphon.input.ids import tenant_id, user_name
 from antiphon_gateway.problems import Refused
 
 Right: TypeAlias = Literal["read", "write", "send", "admin"]
@@ -38,7 +39,8 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     ``rights`` do not include each other. ``events`` are the types of events that streams show; None for all. ``life``
     names the only session of its id that ``session`` means; None for any. ``until`` is when all this ends, in seconds
-    since 1970. ``rate`` (requests a second) and ``streams`` (open at once) replace the gateway's own limits.
+    since 1970. ``rate`` (requests a second) and ``streams`` (open at once) replace the gateway's own limits. All turns
+    of the caller are of ``user``; with None they are of the one that each request names.
 
     >>> caller = Caller(name="shop", tenant="acme", sessions=("order-*",), rights=frozenset({"read"}))
     >>> caller.may_use("order-7"), caller.may_use("invoice-7")
@@ -55,6 +57,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     until: float | None = None
     rate: float | None = None
     streams: int | None = None
+    user: str | None = None
 
     def may_use(self, session: str) -> bool:
         """Return whether the session's id is one of those that the caller may use.
@@ -124,6 +127,18 @@ class Caller(Struct, frozen=True, kw_only=True):
             raise Refused(403, "wrong_tenant", "This key belongs to another tenant: omit tenant.")
         return self.tenant
 
+    def user_for(self, asked: str | None) -> str | None:
+        """Return the user of a turn that may name one. Raises ``Refused`` with 403 if it is not the caller's.
+
+        >>> caller.user_for("alice")
+        'alice'
+        """
+        if self.user is None:
+            return asked
+        if asked not in (None, self.user):
+            raise Refused(403, "wrong_user", "This key submits turns of another user: omit user.")
+        return self.user
+
 
 def rights_of(names: Any) -> frozenset[Right]:
     """Return the rights with these names: a list, or text with spaces. Raises ``ValueError``."""
@@ -151,6 +166,7 @@ class Key(Struct, forbid_unknown_fields=True, kw_only=True):
     rights: list[str] = msgspec.field(default_factory=lambda: ["read", "write"])
     rate: Annotated[float, Meta(gt=0)] | None = None
     streams: Annotated[int, Meta(gt=0)] | None = None
+    user: str | None = None
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -208,7 +224,7 @@ def _caller(name: str, key: Key) -> Caller:
         return Caller(
             name=f"key {name}", tenant=None if key.tenant == EVERY_TENANT else tenant_id(key.tenant),
             sessions=None if key.sessions is None else tuple(key.sessions), rights=rights_of(key.rights),
-            rate=key.rate, streams=key.streams,
+            rate=key.rate, streams=key.streams, user=None if key.user is None else user_name(key.user),
         )  # fmt: skip
     except (ValueError, InvalidId) as exc:
         raise SettingsError(f"The key {name!r} is not valid: {exc}.") from exc

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import InvalidId
-from antiphon.input.ids import tenant_id
+from antiphon.input.ids import tenant_id, user_name
 from antiphon_gateway.access.caller import Caller, rights_of
 from antiphon_gateway.problems import Refused
 
@@ -50,7 +50,7 @@ class Jwts:
 
     Claims: ``sub`` names the caller, ``tenant`` (or what ``tenant_claim`` says) its tenant and must be there,
     ``sessions`` is a list of ids and beginnings of ids, ``rights`` a list or text with spaces; without ``rights`` the
-    caller may read.
+    caller may read. ``user`` is the user that the caller's turns are of.
     """
 
     def __init__(self, settings: JwtSettings) -> None:
@@ -172,7 +172,7 @@ def _caller(claims: dict[str, Any], tenant_claim: str) -> Caller:
     return Caller(
         name=f"{tenant}:{claims.get('sub', '')}", tenant=tenant,
         sessions=sessions, rights=rights_of(claims.get("rights", "read")),
-        until=float(claims["exp"]),
+        until=float(claims["exp"]), user=user_name(claims["user"]) if "user" in claims else None,
     )  # fmt: skip
 
 

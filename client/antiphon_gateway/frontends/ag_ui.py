@@ -81,7 +81,7 @@ async def run_agent(call: Call[None, RunInput]) -> Response:
     turn = await call.client.submit(
         given.thread_id, _said(last), agent=call.path["agent"], tenant=call.caller.tenant,
         key=f"ag-ui:{named}" if named else None, caller_tools=tools or None, metadata=_metadata(given),
-        user=_user(given.forwarded_props),
+        user=call.caller.user_for(_user(given.forwarded_props)),
     )  # fmt: skip
     return _stream(call, turn)
 

@@ -278,9 +278,10 @@ async def start_chat(call: Call[None, ChatRequest]) -> Response:
     """
     given, tools = call.body, call.body.caller_tools or None
     call.caller.check_session(given.id)
+    user = call.caller.user_for(given.user)
     if given.trigger == "regenerate-message":
         session = call.client.session(given.id, tenant=call.caller.tenant)
-        turn = await session.regenerate(agent=given.agent, caller_tools=tools, user=given.user)
+        turn = await session.regenerate(agent=given.agent, caller_tools=tools, user=user)
         return _stream(call, await call.client.turn(turn.id))
     if given.trigger != "submit-message" or not given.messages:
         raise Refused(400, "invalid_body", "Send a new message, or the trigger regenerate-message.")
@@ -293,7 +294,7 @@ async def start_chat(call: Call[None, ChatRequest]) -> Response:
     turn = await call.client.submit(
         given.id, input_of(last), agent=given.agent, tenant=call.caller.tenant,
         key=f"ui:{named}" if isinstance(named, str) and named else None, caller_tools=tools,
-        user=given.user,
+        user=user,
     )  # fmt: skip
     return _stream(call, turn)
 

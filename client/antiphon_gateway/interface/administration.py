@@ -120,6 +120,8 @@ async def set_schedule(call: Call[None, Any]) -> None:
     schedules = call.client.schedules(
         call.path["session"], tenant=call.caller.tenant_for(options.pop("tenant", None))
     )
+    if user := call.caller.user_for(options.get("user")):
+        options["user"] = user
     await schedules.set(
         call.path["schedule"],
         asked.input,

@@ -204,6 +204,8 @@ def _options(call: Call[Any, Any], interface: str) -> dict[str, Any]:
     options = given(call.body, options_of(interface))
     if "queue" in options:
         call.caller.check_right("admin")
+    if user := call.caller.user_for(options.get("user")):
+        options["user"] = user
     return options | {"key": idempotency_key(call, options.get("key"))}
 
 

@@ -389,6 +389,7 @@ async def create_completion(call: Call[None, CreateCompletion]) -> Answer[dict[s
     """
     given, key = call.body, key_of(call)
     options = completion_options(given)
+    options["user"] = call.caller.user_for(options.get("user"))
     turn = await call.client.submit(
         call.new_session(key), read_messages(given.messages, "messages"), tenant=call.caller.tenant, key=key,
         ttl=STATELESS_SECONDS, **options,

@@ -69,6 +69,7 @@ async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
     given, key = call.body, key_of(call)
     check_fields(given)
     before, user = await _before(call, given.previous_response_id)
+    user = call.caller.user or user
     told = [*before, *await _input(call, given)]
     if not told:
         raise refused("input", "There is nothing to compact: give input or previous_response_id.")

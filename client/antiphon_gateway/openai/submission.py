@@ -324,9 +324,10 @@ def _check_same(given: CreateResponse, info: TurnInfo) -> None:
 
 
 def _options(call: Call[Any, Any], given: CreateResponse) -> dict[str, Any]:
-    options = {
+    options: dict[str, Any] = {
         **options_of(given), "metadata": {"openai": echo_of(given)}, "tenant": call.caller.tenant, "key": key_of(call),
     }  # fmt: skip
+    options["user"] = call.caller.user_for(options.get("user"))
     return options if given.store is not False else {**options, "ttl": STATELESS_SECONDS}
 
 
