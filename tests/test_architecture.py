@@ -45,7 +45,7 @@ CLIENT_ORDER = [
     "errors text lazy",
 ]
 WORKER_ORDER = [
-    "commands jobs",
+    "commands jobs variants",
     "__main__",
     "local",
     "process",

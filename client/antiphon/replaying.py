@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class _Run:
         session = own.session_async(
             messages=recording.history, system=recording.system, variables=recording.variables or None
         )
-        turn = await session.submit(recording.input, **_options(recording.request))
+        turn = await session.submit(recording.input, **options_of(recording.request))
         async for event in turn.stream():
             if isinstance(event, TurnSuspended):
                 for waiting in event.calls:
@@ -118,18 +118,15 @@ class _Run:
         entries: list[Callable[[Any], Answer]] = [
             self._answer(number) for number in range(len(self._answers) + 1)
         ]
-        own.provider, own.tools = Script(entries), [self._recorded(tool) for tool in agent.tools]
+        own.provider, own.tools = (
+            Script(entries),
+            [RecordedTool.of(tool, self._result) for tool in agent.tools],
+        )
         own.redis = own.store = own.memory = own.retry = own._runtime = None
         own.fallback, own.budgets = [], []
         return own
 
-    def _recorded(self, tool: Tool[..., Any]) -> Tool[..., Any]:
-        own = copy.copy(tool)
-        own.__class__ = _RecordedTool
-        own.function, own.is_async, own.timeout = self._result, True, None
-        return own
-
-    async def _result(self, call_id: str) -> Any:
+    async def _result(self, call_id: str, arguments: Mapping[str, Any]) -> Any:
         """What the tool returned for this call, or the exception with the recorded text."""
         found = self._results.get(call_id)
         if found is None:
@@ -207,18 +204,28 @@ class _Run:
             self._difference = f"The replay of turn {self._recording.turn_id} differs: {how}."
 
 
-class _RecordedTool(Tool[..., Any]):
-    """A tool that returns what the recording has. Its arguments are checked as those of the tool."""
+class RecordedTool(Tool[..., Any]):
+    """A tool that returns what was recorded. Its arguments are checked as those of the tool."""
+
+    @classmethod
+    def of(
+        cls, tool: Tool[..., Any], result: Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+    ) -> Tool[..., Any]:
+        """Return a tool like this one, whose results are those of a function of the call's id and arguments."""
+        own = copy.copy(tool)
+        own.__class__ = cls
+        own.function, own.is_async, own.timeout = result, True, None
+        return own
 
     def bind(self, arguments: Mapping[str, Any], context: Context) -> tuple[list[Any], dict[str, Any]]:
         super().bind(arguments, context)
-        return [context.call_id], {}
+        return [context.call_id, arguments], {}
 
     def content_of(self, value: Any) -> Any:
         return value
 
 
-def _options(request: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(request: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a recorded request, as the keywords of ``submit``."""
     options = {
         name: request[name] for name in ("instructions", "max_tool_calls", "caller_tools") if name in request

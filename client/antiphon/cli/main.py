@@ -28,6 +28,7 @@ SECTIONS = {
         ),
         "feedback": ("feedback",),
         "record": ("record",),
+        "replay": ("replay",),
         "chat": ("chat",),
         "batch": ("batch",),
         "files": ("files",),

@@ -1,0 +1,147 @@
+"""Runs a recorded turn again with another model or prompt, perhaps with the recorded answers up to a step."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import AgentError, ToolRaised, UsageError
+from antiphon.events import TurnSuspended
+from antiphon.model import Message, OpenCall, ToolResult, Usage
+from antiphon.model.recording import Recording
+from antiphon.replaying import RecordedTool, options_of
+from antiphon.testing import Script, answer
+from antiphon_worker.providers.base import Increment, ModelRequest, Provider
+from antiphon_worker.providers.registry import provider_for
+from antiphon_worker.providers.scripted import ScriptedProvider
+
+NOT_RECORDED = "The recording has no result of this call, and tools do not run in a variant."
+
+
+class Variant(Struct, omit_defaults=True):
+    """One run of a recorded turn: what the model said and called, the answer, and what it took."""
+
+    model: str
+    messages: list[Message] = field(default_factory=list)
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class ForkedProvider:
+    """Plays the recorded answers of the first ``steps`` model calls, and then asks a model service."""
+
+    def __init__(self, recording: Recording, steps: int, provider: Provider) -> None:
+        said = [one for one in recording.messages if one.role == "assistant"]
+        if not 0 <= steps <= len(said):
+            raise UsageError(
+                f"The recording has {len(said)} model calls: --step must be from 1 to {len(said)}."
+            )
+        self.name = provider.name
+        self._recorded = ScriptedProvider(Script([answer(*one.parts) for one in said[:steps]]))  # type: ignore[arg-type]
+        self._steps, self._provider = steps, provider
+        self._made = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
+        """Yield the answer of one model call."""
+        self._made += 1
+        provider = self._recorded if self._made <= self._steps else self._provider
+        async for increment in provider.stream(request):
+            yield increment
+
+    async def aclose(self) -> None:
+        """Return at once: the service's connections are shared."""
+
+
+class _Results:
+    """The recorded results of tools and decisions about calls: for a call of the recording, or one like it."""
+
+    def __init__(self, recording: Recording) -> None:
+        results = {one.call_id: one for message in recording.messages for one in message.tool_results}
+        decisions = {one.call_id: one for message in recording.messages for one in message.decisions}
+        calls = [one for message in recording.messages for one in message.tool_calls]
+        self._results = {
+            key: results[one.call_id] for one in calls for key in _keys(one.call_id, one.name, one.arguments)
+            if one.call_id in results
+        }  # fmt: skip
+        self._decisions = {
+            key: decisions[one.call_id] for one in calls for key in _keys(one.call_id, one.name, one.arguments)
+            if one.call_id in decisions
+        }  # fmt: skip
+
+    def result(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
+        return next(filter(None, map(self._results.get, _keys(call_id, name, arguments))), None)
+
+    async def call(self, name: str, call_id: str, arguments: Mapping[str, Any]) -> Any:
+        """What the tool returned. Raises ``ToolRaised`` with the recorded error, or where nothing was recorded."""
+        found = self.result(call_id, name, arguments)
+        if found is None or found.is_error:
+            raise ToolRaised(NOT_RECORDED if found is None else found.text)
+        return found.content
+
+    async def decide(self, turn: Any, call: OpenCall) -> None:
+        """Decide about a call as about the recorded one like it; others are rejected, or have no result."""
+        keys = _keys(call.call_id, call.name, call.arguments)
+        if call.kind == "tool":
+            found = self.result(call.call_id, call.name, call.arguments) or ToolResult(
+                "", NOT_RECORDED, is_error=True
+            )
+            await turn.tool_result(call.call_id, found.content, is_error=found.is_error)
+            return
+        decision = next(filter(None, map(self._decisions.get, keys)), None)
+        if decision is not None and decision.kind == "approve":
+            await turn.approve(call.call_id, by=decision.by, arguments=decision.arguments)
+        else:
+            await turn.reject(
+                call.call_id, reason=decision.reason if decision else "Nobody was asked in the recording."
+            )
+
+
+def _keys(call_id: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:
+    return (
+        f"id {call_id} {name}",
+        f"like {name} {msgspec.json.encode(arguments, order='deterministic').decode()}",
+    )
+
+
+async def run_variant(
+    recording: Recording, agent: Any, *, step: int = 1, model: str | None = None, system: str | None = None
+) -> Variant:  # fmt: skip
+    """Run a recorded turn with an agent from a model call on, the first one by default.
+
+    Tools do not run: a call like one of the recording returns what that one returned. Raises ``UsageError``.
+    """
+    own, results = copy.copy(agent), _Results(recording)
+    provider = provider_for(agent.provider) if isinstance(agent.provider, str) else agent.provider
+    if isinstance(provider, Script):
+        provider = ScriptedProvider(provider)
+    own.provider, own.model = ForkedProvider(recording, step - 1, provider), model or agent.model
+    own.system = agent.system if system is None else system
+    own.tools = [RecordedTool.of(tool, partial(results.call, tool.name)) for tool in agent.tools]
+    own.redis = own.store = own.memory = own._runtime = None
+    session = own.session_async(
+        messages=recording.history, system=recording.system if system is None else None,
+        variables=recording.variables or None,
+    )  # fmt: skip
+    began = time.monotonic()
+    turn = await session.submit(recording.input, **options_of(recording.request))
+    async for event in turn.stream():
+        if isinstance(event, TurnSuspended):
+            for call in event.calls:
+                await results.decide(turn, call)
+    found = Variant(own.model, seconds=time.monotonic() - began)
+    try:
+        response = await turn.result()
+        found.text = response.text
+    except AgentError as exc:
+        found.error = f"{exc.code}: {exc.message}"
+    info = await turn.info()
+    found.messages, found.usage = info.messages, info.usage
+    return found
