@@ -11,7 +11,14 @@ _KEY = re.compile(r"^key_(\w+)\(")
 _FIELD = re.compile(r"^'([a-z_]+:?)'")
 _PAIRS = {"HSET", "HSETNX", "HINCRBY", "HINCRBYFLOAT"}
 _NAMES = {"HGET", "HMGET", "HDEL", "HEXISTS"}
-_LISTS = {"VIEWED": "turn", "BESIDE": "turn", "FIELDS": "turn", "OF_SESSION": "session", "LIFE": "session"}
+_LISTS = {
+    "VIEWED": "turn",
+    "BESIDE": "turn",
+    "FIELDS": "turn",
+    "OF_SESSION": "session",
+    "OF_ITS_SESSION": "session",
+    "LIFE": "session",
+}
 """Fields that several calls name by one list, with the kind of their key."""
 
 

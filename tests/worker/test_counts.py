@@ -24,6 +24,8 @@ from support.models import ModelProcess
 
 from antiphon import Agent, tool
 from antiphon.client import AsyncClient, Submission
+from antiphon.encryption.keyring import Keyring
+from antiphon.encryption.records import Sealer
 from antiphon.input.request import AgentSpec
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
@@ -43,9 +45,11 @@ MOST_COMMANDS = {"submit": 20, "claim": 21, "emit 1": 5, "emit 4": 11, "finish":
 MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 13
+# … and to encrypt an event and decrypt it again.
+MOST_CALLS_AN_ENCRYPTED_EVENT = 52
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
 # 506 and 2,165, and up to 40 more on a busy machine, because a worker does some things at intervals.
-MOST_CALLS_A_TURN = {"scripted": 525, "openai-chat": 2220}
+MOST_CALLS_A_TURN = {"scripted": 545, "openai-chat": 2220}
 EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6
@@ -345,6 +349,16 @@ def test_a_chunk_is_decoded_in_few_calls():
     decode()
     assert calls_during(decode) / number <= MOST_CALLS_A_CHUNK
     assert len(out) > number
+
+
+def test_an_event_is_encrypted_and_decrypted_in_few_calls():
+    sealer = Sealer(Keyring([("k1", bytes(range(32)))]))
+    event = (
+        b'{"type":"text_delta","session_id":"s","turn_id":"t","run":1,"attempt":1,"step":1,"text":" word"}'
+    )
+    assert sealer.open("s", "event", sealer.seal("s", "event", event)) == event
+    found = calls_during(lambda: sealer.open("s", "event", sealer.seal("s", "event", event)))
+    assert found <= MOST_CALLS_AN_ENCRYPTED_EVENT
 
 
 def calls_during(work) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 from antiphon.errors import MissingPackage, SealBroken
 
@@ -23,7 +23,7 @@ class Cipher:
 
     def seal(self, data: bytes, beside: bytes) -> bytes:
         """Return the nonce and the ciphertext. ``beside`` stays in the clear and cannot be changed either."""
-        nonce = secrets.token_bytes(NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
         return nonce + self._gcm.encrypt(nonce, data, beside)
 
     def open(self, sealed: bytes, beside: bytes) -> bytes:

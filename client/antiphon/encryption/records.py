@@ -110,6 +110,7 @@ _REASONS = re.compile(
 """What scripts, and workers that recover the turns of others, write without a key."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _SEALED = re.compile(rb'"\\u007f([0-9]+:[a-z_]+:[^"\\]*)"')
 
@@ -163,7 +164,7 @@ class Sealer(Values):
             return request, shown_input
         whole = _members.decode(request)
         said = self.seal(place, "input", bytes(whole.pop("messages", b"[]")))
-        rest = self._seal_members(place, FORMS["request"], _object({"version": b"1", **whole}))
+        rest = self._seal_members(place, FORMS["request"], _encode({"version": msgspec.Raw(b"1"), **whole}))
         return b'{"messages":' + said + b"," + rest[1:], len(said) if shown_input else 0
 
     def open(self, place: str, name: str, data: bytes) -> bytes:
@@ -249,9 +250,9 @@ class Sealer(Values):
         clear = {name: whole[name] for name in form.clear or () if name in whole}
         inner = {name: value for name, value in whole.items() if name not in clear or name in form.bound}
         if not inner:
-            return _object(clear)
-        sealed = form.before + b'"sealed":' + self.as_json(place, form.kind, _object(inner)[1:-1])
-        return _object(clear)[:-1] + (b"," if clear else b"") + sealed + b"}"
+            return _encode(clear)
+        sealed = form.before + b'"sealed":' + self.as_json(place, form.kind, _encode(inner)[1:-1])
+        return _encode(clear)[:-1] + (b"," if clear else b"") + sealed + b"}"
 
     def _open_json(self, place: str, name: str, data: bytes) -> bytes:
         form = FORMS[name]
@@ -277,10 +278,10 @@ class Sealer(Values):
         inner = self.from_json(place, form.kind, sealed) if sealed.startswith(MARK) else b""
         if inner and form.before:
             whole.pop("version", None)
-        found: dict[str, bytes | msgspec.Raw] = {}
+        found: dict[str, msgspec.Raw] = {}
         for name, value in whole.items():
             if name in form.within:
-                found[name] = self._open_json(place, form.within[name], bytes(value))
+                found[name] = msgspec.Raw(self._open_json(place, form.within[name], bytes(value)))
             elif name in known or not self.strict:
                 found[name] = value
             elif bytes(value)[:1] in b'"{[':
@@ -288,7 +289,7 @@ class Sealer(Values):
         encrypted = _members.decode(b"{" + inner + b"}")
         if not encrypted.keys() >= {*form.bound}:
             self.plain(form.kind, data)
-        return _object({**found, **encrypted})
+        return _encode({**found, **encrypted})
 
 
 def _covered(name: str, data: bytes) -> tuple[bytes, bytes]:
@@ -297,13 +298,6 @@ def _covered(name: str, data: bytes) -> tuple[bytes, bytes]:
         return b"", data
     messages, colon, text = data.partition(b":")
     return messages + colon, text
-
-
-def _object(members: Mapping[str, bytes | msgspec.Raw]) -> bytes:
-    """Write a JSON object of members with their raw values."""
-    return (
-        b"{" + b",".join(msgspec.json.encode(name) + b":" + value for name, value in members.items()) + b"}"
-    )
 
 
 def stored(data: bytes) -> bytes:

@@ -13,18 +13,21 @@ stands here for anything that a user wrote.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hmac
+from functools import lru_cache
 from typing import TypeVar
 
-from antiphon.encryption.keyring import KEYS_VARIABLE, PLAINTEXT_VARIABLE, Keyring
+from antiphon.encryption.keyring import KEYS_VARIABLE, PLAINTEXT_VARIABLE, Key, Keyring
 from antiphon.errors import KeyMissing, NotEncrypted, SealBroken
 
 VERSION = "1"
 
 RAW_MARK = b"\x7f"
 MARK = b'"\\u007f'
+MOST_HEADS = 1024  # of kinds with names of keys
+
+_TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_+/", b"+/\0\0")
 
 T = TypeVar("T")
 
@@ -71,9 +74,9 @@ class Values:
         """Encrypt data of any form. Needs keys."""
         assert self.ring is not None
         key = self.ring.sealing
-        head = f"{VERSION}:{kind}:{key.name}:".encode()
+        head = _head(kind, key.name)
         body = self.ring.cipher(key, place).seal(data, head)
-        return head + base64.urlsafe_b64encode(body).rstrip(b"=")
+        return head + binascii.b2a_base64(body, newline=False).rstrip(b"=").translate(_TO_URL_SAFE)
 
     def seal_bytes(self, place: str, where: str, data: bytes) -> bytes:
         """Encrypt bytes that are not text, which stay bytes. ``where`` is their position in the place."""
@@ -97,28 +100,43 @@ class Values:
 
     def decrypted(self, place: str, kind: str, text: bytes) -> bytes:
         """Return what ``encrypted`` encrypted. Raises ``KeyMissing`` and ``SealBroken``."""
+        key = self._key_of(kind, text)
+        head = _head(kind, key.name)
+        body = text[len(head) :].translate(_FROM_URL_SAFE)
+        try:
+            raw = binascii.a2b_base64(body + b"=" * (-len(body) % 4), strict_mode=True)
+        except (binascii.Error, ValueError) as exc:
+            raise SealBroken from exc
+        assert self.ring is not None
+        return self.ring.cipher(key, place).open(raw, head)
+
+    def _key_of(self, kind: str, text: bytes) -> Key:
+        """Return the key that an encrypted value names, which must be of this kind."""
+        if self.ring is not None and text.startswith(_head(kind, self.ring.sealing.name)):
+            return self.ring.sealing
         version, _, rest = text.partition(b":")
         if version != VERSION.encode():
             raise KeyMissing("This value was encrypted by a newer release: upgrade antiphon in this process.")
         if self.ring is None:
             raise KeyMissing(f"This value is encrypted and this process has no key: set {KEYS_VARIABLE}.")
-        found, key, body = _parts(rest)
-        cipher = self.ring.cipher(self.ring.named(key), place)
+        found, name = _parts(rest)
+        key = self.ring.named(name)
         if found != kind:
             raise SealBroken(
                 f"An encrypted value of the kind {found[:20]!r} was found in the place of one of the kind {kind!r}: "
                 "the record was modified or copied from elsewhere."
             )
-        try:
-            raw = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError) as exc:
-            raise SealBroken from exc
-        return cipher.open(raw, f"{VERSION}:{kind}:{key}:".encode())
+        return key
 
 
-def _parts(text: bytes) -> tuple[str, str, bytes]:
+@lru_cache(MOST_HEADS)
+def _head(kind: str, key: str) -> bytes:
+    return f"{VERSION}:{kind}:{key}:".encode()
+
+
+def _parts(text: bytes) -> tuple[str, str]:
     try:
-        kind, key, body = text.split(b":")
-        return kind.decode("ascii"), key.decode("ascii"), body
+        kind, key, _ = text.split(b":")
+        return kind.decode("ascii"), key.decode("ascii")
     except ValueError as exc:
         raise SealBroken from exc

@@ -1,7 +1,5 @@
 -- Accept one turn. Its arguments are those of `submit`.
-local function session_of(session) -- @often
-  return redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq', 'media')
-end
+local OF_ITS_SESSION = {'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq', 'media'}
 
 local function accept(now, session, turn, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit, delayed_limit,
     tenant_limit, session_limit, busy, due_in_ms, tail, agent, metadata, tenant, key, input, again, priority, cursor, user,
@@ -30,9 +28,9 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
     if stopped then act_on(session, stopped, turn, busy, now) end
     return {'ACCEPTED', position}
   end
-  local kept = session_of(session)
+  local kept = redis.call('HMGET', key_session(session), unpack(OF_ITS_SESSION))
   local known_session = kept[6] or kept[8]
-  if known_session and length == 0 and begin_anew(session) then kept = session_of(session) end
+  if known_session and length == 0 and begin_anew(session) then kept = redis.call('HMGET', key_session(session), unpack(OF_ITS_SESSION)) end
   if tenant ~= '' and (kept[2] or kept[6] and '' or tenant) ~= tenant then return {'OTHER_TENANT'} end
   if kept[1] then return {'SESSION_CLOSED'} end
   if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
