@@ -1,4 +1,4 @@
-"""Plain text in the place of any encrypted value, one at a time, reaches no reader at a gateway, no model and no tool.
+"""Plain text in the place of any encrypted value, one at a time, reaches no reader, no model, no tool and no webhook.
 
 The places are those that a real deployment has written, so that a new one is attacked as soon as it exists.
 """
@@ -12,6 +12,7 @@ from redis import Redis
 from support.eventually import wait_until_async
 from support.gateway import open_gateway
 from support.openai_clients import calling
+from support.receiver import Receiver
 
 from antiphon import Agent, tool
 from antiphon.model import ToolCall
@@ -126,6 +127,12 @@ AGENT = Agent(provider="scripted", model="any", name="clerk", tools=[pay])
 SEEN = []
 
 
+@pytest.fixture
+def receiver():
+    with Receiver() as found:
+        yield found
+
+
 def answers(request):
     SEEN.append((request.system, request.messages))
     text = request.messages[-1].text
@@ -134,7 +141,7 @@ def answers(request):
     return ["Wait.", ToolCall("c1", "pay", {"to": "Eve"})] if "pay" in text else "Hello."
 
 
-async def fill(api):
+async def fill(api, receiver):
     """Turns of every kind in the session ``s``, and one of a neighbour. Returns what the paths of the routes name."""
     turn = {}
 
@@ -163,7 +170,7 @@ async def fill(api):
     await api.call(
         "PUT", "/sessions/s/schedules/daily", json={"input": "Hi", "every": 3600, "agent": "clerk"}
     )
-    await api.call("PUT", "/webhooks/hook", json={"url": "https://example.com/"})
+    await api.call("PUT", "/webhooks/hook", json={"url": receiver.url, "private": True})
     await submit("suspended", "pay")
     await become("suspended", "suspended")
     await submit("later", "And then?", delay=3600, metadata={"about": "x"})
@@ -225,10 +232,10 @@ class Stored:
 
 
 @asynccontextmanager
-async def deployment(redis_url):
+async def deployment(redis_url, receiver):
     """What a deployment has stored, its turns, and the last event of the session ``s``."""
     async with calling(redis_url, answers, [AGENT]) as (api, _):
-        turns = await fill(api)
+        turns = await fill(api, receiver)
         last = (await api.get("/sessions/s/snapshot"))["cursor"]
     with Redis.from_url(redis_url) as redis:
         stored = Stored(redis, (":quiet", turns["neighbour"]))
@@ -239,9 +246,9 @@ async def deployment(redis_url):
             redis.flushdb()
 
 
-async def test_plain_text_in_any_place_reaches_no_reader(redis_url):
+async def test_plain_text_in_any_place_reaches_no_reader(redis_url, receiver):
     async with (
-        deployment(redis_url) as (stored, turns, last),
+        deployment(redis_url, receiver) as (stored, turns, last),
         open_gateway(redis_url, limits=FAST) as (api, _),
     ):
         neighbour = turns.pop("neighbour")
@@ -263,8 +270,9 @@ async def test_plain_text_in_any_place_reaches_no_reader(redis_url):
         )
 
 
-async def test_plain_text_in_any_place_reaches_no_model_and_no_tool(redis_url):
-    async with deployment(redis_url) as (stored, turns, _):
+async def test_plain_text_in_any_place_reaches_no_model_no_tool_and_no_webhook(redis_url, receiver):
+    async with deployment(redis_url, receiver) as (stored, turns, _):
+        sent = 0
         for place, forged, _, write in stored.forgeries:
             stored.forge(forged, write)
             SEEN.clear()
@@ -279,4 +287,7 @@ async def test_plain_text_in_any_place_reaches_no_model_and_no_tool(redis_url):
                     await api.http.get(f"/turns/{turn}/result?wait=20")
                 said = await api.submit("quiet", "Hello", agent="clerk")
                 assert (await api.result(said))["response"]["text"] == "Hello."
-            assert FORGED not in repr(SEEN), (place, forged)
+            assert FORGED not in repr(SEEN) + repr(receiver.received), (place, forged)
+            sent += len(receiver.received)
+            receiver.received.clear()
+        assert sent, "events are sent in the meantime"
