@@ -5,6 +5,7 @@ The places are those that a real deployment has written, so that a new one is at
 
 import json
 import re
+from collections import defaultdict
 from contextlib import asynccontextmanager
 
 import pytest
@@ -159,6 +160,8 @@ async def fill(api, receiver):
         await wait_until_async(has_become, 20)
 
     await submit("finished", "Hello", metadata={"about": "x"})
+    await become("finished", "finished")
+    await api.call("PUT", f"/turns/{turn['finished']}/feedback", json={"score": 1, "note": "Good."})
     await submit("neighbour", "Hello", "quiet")
     await submit("failed", "fail")
     await become("failed", "failed")
@@ -177,7 +180,7 @@ async def fill(api, receiver):
     return turn
 
 
-OTHERS = {"tenant": "any", "model": "clerk", "name": "any", "signer": "any", "path": "any", "item": "any"}
+OTHERS = defaultdict(lambda: "any", session="s", model="clerk", scope="tenant")
 FAST = Limits(rate=1e6)
 QUERIES = {"/turns/{turn}/result": "?wait=0", "/sessions/{session}/events": "?after=0"}
 LEFT_OUT = {"/events", "/search", "/facts"}  # which show nothing here
@@ -190,7 +193,7 @@ def paths(turns):
             continue
         named = "{turn}" in one.route or "{response}" in one.route
         for name, turn in turns.items() if named else [("", "")]:
-            path = one.route.format_map({"session": "s", "turn": turn, "response": f"resp_{turn}"} | OTHERS)
+            path = one.route.format_map(OTHERS | {"turn": turn, "response": f"resp_{turn}"})
             if not one.streams or name != "later":  # whose events do not end
                 yield path + QUERIES.get(one.route, "")
             if one.route == "/v1/responses/{response}" and name != "later":
@@ -272,7 +275,6 @@ async def test_plain_text_in_any_place_reaches_no_reader(redis_url, receiver):
 
 async def test_plain_text_in_any_place_reaches_no_model_no_tool_and_no_webhook(redis_url, receiver):
     async with deployment(redis_url, receiver) as (stored, turns, _):
-        sent = 0
         for place, forged, _, write in stored.forgeries:
             stored.forge(forged, write)
             SEEN.clear()
@@ -287,7 +289,7 @@ async def test_plain_text_in_any_place_reaches_no_model_no_tool_and_no_webhook(r
                     await api.http.get(f"/turns/{turn}/result?wait=20")
                 said = await api.submit("quiet", "Hello", agent="clerk")
                 assert (await api.result(said))["response"]["text"] == "Hello."
+                if not place.startswith("ant:webhook:"):  # which is damaged
+                    await wait_until_async(lambda said=said: any(said in one for one in receiver.ids), 20)
             assert FORGED not in repr(SEEN) + repr(receiver.received), (place, forged)
-            sent += len(receiver.received)
             receiver.received.clear()
-        assert sent, "events are sent in the meantime"

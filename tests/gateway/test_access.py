@@ -59,6 +59,7 @@ BODIES = (
     {"items": [{"type": "message", "role": "user", "content": "x"}]},
     {"threadId": "s", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "x"}]},
     {"text": "x"}, {"input": "x", "agent": STAGE, "every": 3600}, {"url": "https://example.com/secret"},
+    {"score": 1, "note": "x"}, {"budgets": []}, {"revision": "x"}, {"revision": "x", "tenant": "a"},
 )  # fmt: skip
 REFUSED_TO_ALL = {"delete_item"}
 OF_NO_OTHER = {"send_event"}  # its route names nothing of a tenant
@@ -101,7 +102,7 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
             assert {answer.status_code for answer in answers} & {403, 404}, path
             for answer in answers:
                 assert answer.status_code in (400, 403, 404), (one.name, answer.text)
-                assert "secret" not in answer.text, path
+                assert "secret" not in answer.text.replace("you mean 'secret'?", ""), path  # which is a field
                 tried += 1
         assert tried > 50
         assert (await b.get("/sessions"))["sessions"] == []

@@ -140,7 +140,9 @@ def test_no_word_is_left_anywhere(tmp_path, processes, whom):
 
 def turns_of_every_kind(client, gateway):
     """In one session: archived, finished, failed and requeued, cancelled, delayed, scheduled and suspended ones."""
-    client.submit("s", f"Hello {MARKER}", key=MARKER, ttl=600, **ASKED).result(30)
+    first = client.submit("s", f"Hello {MARKER}", key=MARKER, ttl=600, **ASKED)
+    first.result(30)
+    first.feedback(1.0, MARKER)
     _post(f"{gateway}/sessions/s/turns", {"input": f"By HTTP {MARKER}", **ASKED})
     failed = client.submit("s", f"fail:unauthorized {MARKER}", **ASKED)
     wait_until(lambda: failed.status() == "failed", 30, "it fails")
