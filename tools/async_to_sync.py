@@ -288,6 +288,8 @@ class Writer:
             )
             if self.form.twins and returns not in HOMES and returns != self.form.name:
                 yield self.twin(node, f"return self._async.{name}({{args}})", returns)
+        elif returns == "str":
+            yield self.method(node, name, f"return self._async.{name}({{args}})")
         else:
             made = f"self._async.{name}({{args}})"
             if self.form.made == "Client" and returns in RESULTS:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from antiphon.errors import MessageNotFound, UsageError
 from antiphon.events import HistoryRewound
 from antiphon.input.request import LAST_ANSWER
+from antiphon.input.values import is_a
 from antiphon.model import Message
 
 
@@ -45,11 +46,14 @@ def revision_of(messages: Sequence[Message], revises: str, start: int = 0) -> Re
 
 
 def kept_behind(messages: Sequence[Message], message_id: str) -> int:
-    """Count the messages that stay when this one is to be the last.
+    """Count the messages that stay when this one is to be the last, or the last one of a step (``step_id``).
 
     Raises ``MessageNotFound``, and ``UsageError`` if a tool call would lose its result.
     """
-    index = _index(messages, message_id)
+    turn, _, step = message_id.rpartition("#")
+    index = (
+        _end_of_step(messages, turn, int(step)) if turn and step.isdecimal() else _index(messages, message_id)
+    )
     if not _may_end(messages, index):
         ends = [
             next((messages[i].id for i in indexes if _may_end(messages, i)), None)
@@ -60,6 +64,32 @@ def kept_behind(messages: Sequence[Message], message_id: str) -> int:
             f"The message {message_id!r} is inside a tool exchange, and a tool call must keep its result: use {usable}."
         )
     return index + 1
+
+
+def step_id(turn_id: str, step: int) -> str:
+    """Return the id of a step of a turn: its model call with this number, from 1, with the results of its tool calls.
+
+    Raises ``UsageError``.
+
+    >>> step_id("3fd30542fec17ac25df3953d9e762c6c", 2)
+    '3fd30542fec17ac25df3953d9e762c6c#2'
+    """
+    if not is_a(step, int) or isinstance(step, bool) or step < 1:
+        raise UsageError(f"The number of a step must be a whole number of at least 1, not {step!r}.")
+    return f"{turn_id}#{step}"
+
+
+def _end_of_step(messages: Sequence[Message], turn: str, step: int) -> int:
+    """Return the index of the last message of a step. Raises ``MessageNotFound``."""
+    answers = [i for i, one in enumerate(messages) if one.turn_id == turn and one.role == "assistant"]
+    if not 0 < step <= len(answers):
+        raise MessageNotFound(
+            f"The history has no step {step} of the turn {turn}: it has {len(answers)} of its steps."
+        )
+    index = answers[step - 1]
+    while not _may_end(messages, index):
+        index += 1
+    return index
 
 
 def shared_beginning(one: Sequence[Message], other: Sequence[Message]) -> int:

@@ -21,6 +21,7 @@ from antiphon.errors import (
     TurnFailed,
 )
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished
+from antiphon.input.history_cuts import step_id
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.schema import typed
 from antiphon.input.values import Keep, check_keep, patience
@@ -80,6 +81,16 @@ class AsyncTurn:
         'user-123'
         """
         return self._session_id
+
+    def step_id(self, step: int) -> str:
+        """The id of a finished step, for ``Session.fork`` and ``rewind``: of the model call ``step``, from 1.
+
+        The step includes the results of its tool calls. Raises ``UsageError`` if it is not a number from 1.
+
+        >>> turn.step_id(1) == f"{turn.id}#1"
+        True
+        """
+        return step_id(self.id, step)
 
     async def status(self) -> Status:
         """Return the current status. Raises ``TurnNotFound`` from one week after the turn's end.

@@ -344,9 +344,9 @@ class AsyncSession(SessionFiles):
     async def fork(self, session_id: str | None = None, *, at: str | None = None) -> AsyncSession:
         """Copy this session, without its running turn, to a new session and return it.
 
-        ``at`` is the id of the last message to copy. The copies keep the ids of the messages. The fork is kept as long
-        as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a history,
-        ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
+        ``at`` is the id of the last message to copy, or that of a step (``Turn.step_id``). Copies keep their ids, and
+        the fork is kept as long as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a
+        history, ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
 
         >>> fork = await session.fork("another-plan", at=(await session.messages())[1].id)
         >>> (await fork.run("Let us go to Osaka instead")).text

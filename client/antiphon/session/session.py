@@ -1044,9 +1044,9 @@ class Session(Synchronous[AsyncSession]):
     def fork(self, session_id: str | None = None, *, at: str | None = None) -> Session:
         """Copy this session, without its running turn, to a new session and return it.
 
-        ``at`` is the id of the last message to copy. The copies keep the ids of the messages. The fork is kept as long
-        as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a history,
-        ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
+        ``at`` is the id of the last message to copy, or that of a step (``Turn.step_id``). Copies keep their ids, and
+        the fork is kept as long as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a
+        history, ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
 
         >>> fork = session.fork("another-plan", at=session.messages[1].id)
         >>> fork.run("Let us go to Osaka instead").text
@@ -1061,9 +1061,9 @@ class Session(Synchronous[AsyncSession]):
 
         Copy this session, without its running turn, to a new session and return it.
 
-        ``at`` is the id of the last message to copy. The copies keep the ids of the messages. The fork is kept as long
-        as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a history,
-        ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
+        ``at`` is the id of the last message to copy, or that of a step (``Turn.step_id``). Copies keep their ids, and
+        the fork is kept as long as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a
+        history, ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
         """
         return Session(await self._async.fork(session_id, at=at))
 

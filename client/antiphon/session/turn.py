@@ -50,6 +50,16 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         """
         return self._async.session_id
 
+    def step_id(self, step: int) -> str:
+        """The id of a finished step, for ``Session.fork`` and ``rewind``: of the model call ``step``, from 1.
+
+        The step includes the results of its tool calls. Raises ``UsageError`` if it is not a number from 1.
+
+        >>> turn.step_id(1) == f"{turn.id}#1"
+        True
+        """
+        return self._async.step_id(step)
+
     def status(self) -> Status:
         """Return the current status. Raises ``TurnNotFound`` from one week after the turn's end.
 

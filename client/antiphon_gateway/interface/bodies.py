@@ -218,7 +218,10 @@ class Changes(Given):
 
 
 class Fork(Given):
-    """``session_id`` is the new session's, ``at`` the id of the last message to copy; without it all are copied."""
+    """``session_id`` is the new session's, ``at`` the id of the last message to copy; without it all are copied.
+
+    ``at`` may also be ``<turn>#<n>``: then the last one is that of the turn's n-th model call, with its tool results.
+    """
 
     session_id: str | None = None
     at: str | None = None

@@ -52,6 +52,53 @@ def test_a_history_is_cut_behind_a_message(runtime):
     assert texts(session)[:3] == ["1", "a", "3"]
 
 
+@tool
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+def turn_with_steps(runtime):
+    """A session with a turn of three steps, the second of which has two tool calls, and a turn after it."""
+    two = [tool_call("look", where="the box"), tool_call("look", where="the bag")]
+    runtime.use(script(tool_call("look", where="here"), two, "It is gone.", "later", "other", repeat=True))
+    session = runtime.agent(tools=[look]).session("s")
+    turn = session.submit("Find it")
+    assert turn.result(30).text == "It is gone."
+    session.run("And then?")
+    return session, turn
+
+
+def test_a_fork_begins_after_any_step_of_a_turn(runtime):
+    session, turn = turn_with_steps(runtime)
+    whole = session.messages
+    for step in (1, 2, 3):
+        fork = session.fork(f"f{step}", at=turn.step_id(step))
+        found = fork.messages
+        assert found == whole[: len(found)]
+        assert sum(one.role == "assistant" for one in found) == step
+        assert (whole[len(found)].role, found[-1].role) == (
+            ("assistant", "tool") if step < 3 else ("user", "assistant")
+        )
+    assert session.fork("f", at=turn.step_id(2)).run("Look again").text
+
+
+def test_a_history_is_rewound_to_a_step(runtime):
+    session, turn = turn_with_steps(runtime)
+    session.rewind(to=turn.step_id(1))
+    assert [one.role for one in session.messages] == ["user", "assistant", "tool"]
+
+
+def test_a_step_must_be_in_the_history(runtime):
+    session, turn = turn_with_steps(runtime)
+    for wrong in (turn.step_id(4), f"{'0' * 32}#1", f"{turn.id}#0"):
+        with pytest.raises(MessageNotFound, match="no step"):
+            session.fork(at=wrong)
+    for wrong in (0, True, "1"):
+        with pytest.raises(UsageError, match="number of a step"):
+            turn.step_id(wrong)
+
+
 def test_the_model_is_sent_what_is_left(runtime):
     runtime.use(lines := script("a", "b", "c"))
     session = runtime.agent(window=2).session("s")
