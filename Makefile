@@ -7,8 +7,9 @@ NODE := client/node
 ARGS ?=
 # How many processes the tests use: more than there are cores, because most tests wait. `make test JOBS=0` runs them in one.
 JOBS ?= 4
-# Frameworks that our adapters are tested with, always their newest release.
-NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
+# Frameworks, stores and clients that our adapters and interfaces are tested with, always their newest release.
+NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim \
+  langchain-openai langchain-elasticsearch langchain-pinecone langchain-postgres langchain-redis pinecone openai anthropic ag-ui-protocol
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
@@ -45,9 +46,10 @@ clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients ag
 neighbours: $(VENV)/.dev ## Test the adapters on the frameworks' newest releases, with the suites that these publish
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEIGHBOURS)
 	@for name in $(NEIGHBOURS); do $(BIN)/python -m pip index versions "$$name" 2>/dev/null | awk -v name="$$name" \
-	  '/INSTALLED:/ {has = $$2} /LATEST:/ && $$2 != has {print "Not the newest release: " name " " has ", because its requirements exclude " $$2}'; done
+	  '/INSTALLED:/ {has = $$2} /LATEST:/ && $$2 != has {print "Not the newest release: " name " " has ", because requirements exclude " $$2}'; done
 	@rm -f $(VENV)/.neighbours && $(MAKE) --no-print-directory $(VENV)/.neighbours
-	@$(BIN)/pytest -n $(JOBS) tests/ext tests/worker/memory tests/client/wire/test_script_conversations.py tests/test_packaging.py $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) tests/ext tests/worker/memory tests/client/wire/test_script_conversations.py tests/test_packaging.py \
+	  tests/gateway/test_clients_in_python.py tests/gateway/test_ag_ui.py tests/worker/providers/test_fields.py $(ARGS)
 
 node: $(VENV)/.dev $(NODE)/node_modules/.package-lock.json $(NODE)/test/runtime/node_modules/.package-lock.json ## Test the package for Node, on Node 24 and servers that it kills
 	@PATH="$$(echo $(CURDIR)/$(NODE)/test/runtime/node_modules/node-*/bin):$$PATH" npm --prefix $(NODE) test -- $(ARGS)

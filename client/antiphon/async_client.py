@@ -497,7 +497,8 @@ class AsyncClient:
                 if whose not in saved.get("users", []):
                     continue
                 saved = erasure.part_of_user(saved, whose)
-            yield {"type": "session", **saved}
+            if whose is not None or saved["created"]:
+                yield {"type": "session", **saved}
             async for turn in self.turns(known, tenant=asked):
                 with suppress(TurnNotFound):  # it has expired
                     info = await turn.info()

@@ -65,7 +65,9 @@ def serving_status(
     try:
         server = make_server(host, port, app, _Server, _Handler)
     except OSError as exc:
-        raise SettingsError(f"The status cannot be served on {host}:{port}: {exc.strerror}.") from exc
+        raise SettingsError(
+            f"The status cannot be served on {host}:{port} ({exc.strerror}): choose another port with --status-port."
+        ) from exc
     thread = threading.Thread(target=server.serve_forever, name="status", daemon=True)
     thread.start()
     what = (

@@ -66,6 +66,8 @@ class Window(Struct, frozen=True, omit_defaults=True):
             raise UsageError("A Summary needs a limit: give Summary(tokens=…) or Summary(turns=…).")
         for name in ("turns", "tokens"):
             limit = getattr(self, name)
+            if limit is not None and not isinstance(limit, int):
+                raise UsageError(f"{name}= must be a whole number, not {limit!r}.")
             if limit is not None and limit < 1:
                 raise UsageError(
                     f"A window of {limit} {name} sends nothing: use at least 1, or None for no limit."

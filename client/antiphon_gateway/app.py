@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from antiphon.client import AsyncClient
+from antiphon.errors import SettingsError
+from antiphon.input.values import is_a
 from antiphon_gateway.access.access import Access, check_origin
 from antiphon_gateway.access.caller import Caller
 from antiphon_gateway.frontends import ag_ui, ai_sdk
@@ -47,7 +49,7 @@ from antiphon_gateway.openai import (
 from antiphon_gateway.openai.errors import openai_error
 from antiphon_gateway.page import files
 from antiphon_gateway.problems import Draining, Refused, problem_response
-from antiphon_gateway.settings import Limits
+from antiphon_gateway.settings import Limits, is_origin
 
 log = logging.getLogger("antiphon.gateway")
 
@@ -79,11 +81,21 @@ def gateway(
     coroutine function of your own that returns the ``Caller`` of a request or raises ``Refused``. Without it, only
     programs on this machine may call. ``cors`` are the other origins whose pages may call. ``metrics`` is a
     ``GatewayMetrics`` that counts, and ``traces`` a ``GatewayTraces`` that makes spans. The client remains yours to
-    close.
+    close. Raises ``SettingsError``.
 
     >>> from antiphon import AsyncClient
     >>> app = gateway(AsyncClient("redis://localhost:6379/0"))
     """
+    if not is_a(client, AsyncClient):
+        raise SettingsError(f"client= must be an AsyncClient, not {type(client).__name__}.")
+    if access is not None and not isinstance(access, Access) and not callable(access):
+        raise SettingsError(
+            "access= must be an Access, or a coroutine function that returns the Caller of a request."
+        )
+    if isinstance(cors, str) or not all(is_origin(one) for one in cors):
+        raise SettingsError(
+            "cors= must be a list of origins such as https://chat.example.com, without * or a path."
+        )
     return Gateway(client, access, limits or Limits(), cors, metrics, traces)
 
 

@@ -191,7 +191,8 @@ def _listening(settings: GatewaySettings) -> socket.socket:
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as exc:
         raise SettingsError(
-            f"The gateway cannot listen on {settings.host}:{settings.port}: {exc.strerror}."
+            f"The gateway cannot listen on {settings.host}:{settings.port} ({exc.strerror}): choose another port with "
+            "--port, or address with --host."
         ) from exc
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)

@@ -21,6 +21,16 @@ LONG_SECRET = Rule(
 )
 
 
+def is_origin(text: str) -> bool:
+    """Return whether a text is an origin, as browsers send it: a scheme and a host, perhaps with a port.
+
+    >>> is_origin("https://chat.example.com"), is_origin("chat.example.com"), is_origin("*")
+    (True, False, False)
+    """
+    scheme, separator, host = text.partition("://")
+    return bool(scheme and separator and host) and not {"*", "/"} & {*host}
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one request, and one caller, may take of a gateway process.
@@ -87,9 +97,13 @@ class GatewaySettings(CommandSettings):
             ("https://", "http://127.0.0.1", "http://localhost")
         ):
             raise SettingsError("ANTIPHON_GATEWAY_JWT_JWKS_URL must begin with https://.")
-        if any("*" in origin or "/" in origin.partition("://")[2] for origin in self.origins):
+        if not all(is_origin(one) for one in self.origins):
             raise SettingsError(
-                "ANTIPHON_GATEWAY_CORS must name origins like https://chat.example.com, without *."
+                "ANTIPHON_GATEWAY_CORS (--cors) must name origins like https://chat.example.com, without * or a path."
+            )
+        if self.host.count(":") == 1:
+            raise SettingsError(
+                f"ANTIPHON_GATEWAY_HOST (--host) must be an address without a port, not {self.host}: use --port."
             )
         if not self.access().closed and self.host not in LOOPBACK:
             raise SettingsError(

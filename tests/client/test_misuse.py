@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
-from antiphon import Agent, Client, tool
+from antiphon import Agent, AsyncClient, Client, tool
 from antiphon.cli.main import main
 from antiphon.errors import AgentError
 from antiphon.model import Image
 from antiphon.stores import SQLiteStore
+from antiphon.window import Window
+from antiphon_gateway import gateway
 from antiphon_worker import TitleModel
 from antiphon_worker.app import App
 from antiphon_worker.inline_agents import Allow
@@ -113,6 +116,28 @@ worker --queues 'a b'                          | ANTIPHON_QUEUES (--queues)
 worker --colour red                            | Unrecognized arguments: --colour red
 run hi --provider nobody --model m             | no provider 'nobody'
 redis --port 99999                             | not a port
+--redis-url redis://localhost sessions         | Options follow a command: `antiphon COMMAND --redis-url`
+-v                                             | Options follow a command
+hlep                                           | Did you mean 'help'?
+submit s hi --if_busy steer                    | did you mean --if-busy?
+limits acme --inflight 5                       | did you mean --in-flight?
+limits acme --in-flight many                   | 'many' is not a whole number
+schedules add nightly s hi --every soon        | 'soon' is not a number of seconds
+schedules delete nightly                       | Unrecognized arguments: delete nightly: use add
+submit s hi --agent a --schema 5               | must be a type or a JSON schema as a dictionary, not 5
+submit s hi --redis-url redis://127.0.0.1:{port}/99 | Redis refuses the database of the URL
+webhooks add w https://localhost/x             | private host localhost: use --private
+webhooks add w https://10.0.0.1/x              | private host 10.0.0.1: use --private
+docs sesions                                   | Did you mean 'sessions'?
+export --session nosuch                        | Nothing is stored
+serve --cors example.com                       | must name origins like https://chat.example.com
+serve --host localhost:8000                    | must be an address without a port
+serve --port {port}                            | choose another port with --port
+serve --port 0 --status-port {port}            | choose another port with --status-port
+worker --app app.py                            | write app:app
+worker --app shop.py:app                       | write shop:app
+worker --queue x                               | did you mean --queues?
+search tea --archive postgresql://nobody@127.0.0.1:9/x | check the URL, and that the server runs
 demo --pace 0                                  | words per second
 run                                            | Run `antiphon run --help`
 """
@@ -200,6 +225,21 @@ App(providers={"x": 5})                        | such as OpenAIChat(base_url=…
 App(store="sessions.db")                       | such as SQLiteStore('sessions.db')
 Allow(providers="openai")                      | a list of names
 tool(name="a b")(len)                          | is not a valid tool name
+Agent("scripted", "any", llm="gpt-4o")         | use Agent(provider=…, model=…)
+Agent("scripted", "any", tool_use_behavior="x") | use Agent(limits=Limits(…))
+Agent("scripted", "any", temprature=0.5)       | did you mean temperature=?
+Agent("scripted", "any", api_base="http://x")  | OPENAI_BASE_URL
+Agent("scripted", "any", window=Window("x"))   | turns= must be a whole number
+agent.session().run("hi", tools=[print])       | give functions to the agent
+agent.session().run("hi", schema=5)            | must be a type or a JSON schema as a dictionary, not 5
+agent.session().run(Image(Path("photo.png")))  | Image.from_path
+agent.session().run(Image(data=b"PNG"))        | must be text in base64
+agent.session().run(Image(data="photo.png"))   | must be text in base64
+client.webhooks().set("w", "https://localhost/x") | use private=True
+gateway("redis://localhost")                   | must be an AsyncClient, not str
+gateway(Client("redis://localhost"))           | must be an AsyncClient, not Client
+gateway(AsyncClient("redis://localhost"), access="key") | must be an Access
+gateway(AsyncClient("redis://localhost"), cors="*") | must be a list of origins
 SQLiteStore("/nonexistent/x.db").list_sessions() | does not exist
 """
 
@@ -218,7 +258,7 @@ def test_a_misused_command_is_answered_with_one_sentence(
     monkeypatch.setenv("ANTIPHON_REDIS_URL", redis_url)
     monkeypatch.chdir(tmp_path)
     try:
-        code = main(shlex.split(command))
+        code = main(shlex.split(command.replace("{port}", redis_url.rpartition(":")[2].partition("/")[0])))
     except SystemExit as exc:
         code = exc.code
     said = capsys.readouterr()
@@ -239,6 +279,10 @@ def test_a_misused_call_is_answered_with_one_sentence(call, says, redis_url, mon
         "Image": Image,
         "SQLiteStore": SQLiteStore,
         "TitleModel": TitleModel,
+        "AsyncClient": AsyncClient,
+        "Path": Path,
+        "Window": Window,
+        "gateway": gateway,
     }
     monkeypatch.delenv("ANTIPHON_REDIS_URL", raising=False)
     with Client(redis_url) as client, pytest.raises(AgentError) as caught:

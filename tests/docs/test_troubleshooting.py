@@ -9,7 +9,7 @@ from support.source_tree import ROOT
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 MESSAGES = re.findall(r"^\| `([^`]+)` \|", PAGE.partition("## Symptoms")[0], re.MULTILINE)
 SOURCES = [path.read_text() for part in ("client", "worker") for path in (ROOT / part).rglob("*.py")]
-NOT_FOR_USERS = {"bench", "dev", "docs", "release", "stores"}
+NOT_FOR_USERS = {"bench", "dev", "docs", "release"}
 
 
 @pytest.mark.parametrize("message", MESSAGES)

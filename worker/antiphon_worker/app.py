@@ -546,12 +546,22 @@ def load_app(path: str) -> App:
         raise
     except Exception as exc:
         log.debug("the App cannot be loaded", exc_info=exc)
+        hint = _meant(module_name, attribute)
         raise SettingsError(
-            f"ANTIPHON_APP (--app) {path!r} cannot be loaded: {_place_and_text(exc)}."
+            f"ANTIPHON_APP (--app) {path!r} cannot be loaded: {_place_and_text(exc)}{hint}."
         ) from exc
     if not isinstance(app, App):
         raise SettingsError(f"ANTIPHON_APP (--app) {path!r} must be an App, not {type(app).__name__}.")
     return app
+
+
+def _meant(module_name: str, attribute: str) -> str:
+    """Return what may be meant: a module where a file is named, or an App that the module has."""
+    if module_name.endswith(".py"):
+        return f": write {module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'app'}"
+    known: dict[str, Any] = vars(sys.modules[module_name]) if module_name in sys.modules else {}
+    apps = [name for name, value in known.items() if isinstance(value, App)]
+    return f": its App is {module_name}:{apps[0]}" if apps else ""
 
 
 def _place_and_text(exc: Exception) -> str:

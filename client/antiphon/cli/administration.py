@@ -27,10 +27,13 @@ from antiphon.cli.arguments import (
     print_json,
     print_list,
     read_client,
+    seconds,
+    whole,
     with_acts,
 )
 from antiphon.cli.terminal import clock_time, table
 from antiphon.client import AsyncClient, AsyncFacts, TenantLimits
+from antiphon.errors import SessionNotFound
 from antiphon.redis.deployment import TenantRow
 from antiphon.redis.deployment import tenants as listed_tenants
 
@@ -45,12 +48,17 @@ def limits(argv: list[str]) -> int:
     """
     parser = command_parser(limits)
     parser.add_argument("tenant", nargs="?", help="name of a tenant")
-    parser.add_argument("--in-flight", metavar="N", type=int, help="most turns in a queue or running")
-    parser.add_argument("--waiting", metavar="N", type=int, help="most accepted turns that wait")
-    parser.add_argument("--per-minute", metavar="N", type=int, help="most turns submitted in any 60 seconds")
-    parser.add_argument("--user-turns", metavar="N", type=int, help="most unfinished turns of each user")
+    parser.add_argument("--in-flight", metavar="N", type=whole, help="most turns in a queue or running")
+    parser.add_argument("--waiting", metavar="N", type=whole, help="most accepted turns that wait")
     parser.add_argument(
-        "--user-per-minute", metavar="N", type=int, help="most turns submitted by each user in any 60 seconds"
+        "--per-minute", metavar="N", type=whole, help="most turns submitted in any 60 seconds"
+    )
+    parser.add_argument("--user-turns", metavar="N", type=whole, help="most unfinished turns of each user")
+    parser.add_argument(
+        "--user-per-minute",
+        metavar="N",
+        type=whole,
+        help="most turns submitted by each user in any 60 seconds",
     )
     parser.add_argument("--none", action="store_true", help="remove all limits")
     add_json(parser, "print the limits as a line of JSON")
@@ -102,7 +110,7 @@ def _add_schedule(argv: list[str]) -> int:
     parser.add_argument("name", help="name of the schedule: letters, digits, '_', '.' and '-'")
     parser.add_argument("text", help="text of the user in each turn")
     times = parser.add_mutually_exclusive_group(required=True)
-    times.add_argument("--every", metavar="SECONDS", type=float)
+    times.add_argument("--every", metavar="SECONDS", type=seconds)
     times.add_argument("--cron", metavar="TEXT", help="minute, hour, day, month and weekday")
     times.add_argument("--on", metavar="EVENT", help="name of an event, or the beginning of names and *")
     parser.add_argument("--tz", metavar="ZONE", default="UTC", help="time zone of --cron; default: UTC")
@@ -324,11 +332,15 @@ def export(argv: list[str]) -> int:
     """
     options = _content_parser(export).parse_args(argv)
 
-    async def printed(client: AsyncClient) -> None:
+    async def printed(client: AsyncClient) -> bool:
+        found = False
         async for one in client.export(session=options.session, tenant=options.tenant, user=options.user):
+            found = True
             print_json([one])
+        return found
 
-    read_client(options, printed)
+    if not read_client(options, printed) and options.session is not None:
+        raise SessionNotFound("Nothing is stored of this session.")
     return 0
 
 

@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
@@ -45,11 +46,21 @@ NARROWING = ("tenant", "metadata", "status", *FILTERS)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, which ``antiphon.cli.main`` prints."""
+    """A parser whose errors are one sentence, which ``antiphon.cli.main`` prints. ``acts`` are those of the command."""
+
+    acts: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise UsageError(f"{sentence}. Run `{self.prog} --help`.")
+        raise UsageError(f"{sentence}{self._advice(message)}. Run `{self.prog} --help`.")
+
+    def _advice(self, message: str) -> str:
+        """What may be meant by the first argument that is not known."""
+        first = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        if first and first[:1] != "-" and self.acts:
+            return f": use {', '.join(self.acts)}"
+        near = get_close_matches(first, self._option_string_actions, 1, 0.75) if first[:2] == "--" else []
+        return f" (did you mean {near[0]}?)" if near else ""
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -67,12 +78,14 @@ def summary(command: Callable[..., object]) -> str:
 def command_parser(command: Callable[..., object], name: str | None = None) -> Parser:
     """Make a parser for a command, whose docstring ``--help`` shows."""
     text = "\n".join(line.strip() for line in (command.__doc__ or "").strip().splitlines())
-    return Parser(
+    parser = Parser(
         prog=f"antiphon {name or command.__name__}",
         description=text,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
+    parser.acts = [*acts_of(command)]
+    return parser
 
 
 def with_acts(acts: dict[str, Command]) -> Callable[[Command], Command]:
@@ -90,7 +103,7 @@ def with_acts(acts: dict[str, Command]) -> Callable[[Command], Command]:
     return wrap
 
 
-def acts_of(command: Command) -> dict[str, Command]:
+def acts_of(command: Callable[..., object]) -> dict[str, Command]:
     """Return the acts of a command, by their names."""
     return getattr(command, "acts", {})
 
@@ -197,16 +210,17 @@ def form_of(kind: Any, *, forever: bool = False) -> dict[str, Any]:
         case "boolean":
             return {"action": "store_true"}
         case "number":
-            return {"metavar": "SECONDS", "type": _seconds_or_none if forever else _seconds}
+            return {"metavar": "SECONDS", "type": _seconds_or_none if forever else seconds}
         case "integer":
-            return {"metavar": "N", "type": _whole}
+            return {"metavar": "N", "type": whole}
         case "string":
             return {"metavar": "TEXT"}
         case _:
             return {"metavar": "JSON", "type": json_value}
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read a number of seconds."""
     try:
         return float(text)
     except ValueError:
@@ -214,10 +228,11 @@ def _seconds(text: str) -> float:
 
 
 def _seconds_or_none(text: str) -> float | None:
-    return None if text == "none" else _seconds(text)
+    return None if text == "none" else seconds(text)
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """Read a whole number."""
     try:
         return int(text)
     except ValueError:

@@ -19,6 +19,7 @@ from antiphon.cli.arguments import (
     command_parser,
     options_in,
     redis_urls,
+    whole,
 )
 from antiphon.cli.terminal import Paint, message_lines, one_line, printable, safe_json
 from antiphon.client import Client
@@ -185,7 +186,7 @@ def chat(argv: list[str]) -> int:
     add_agent(parser)
     add_options(parser, "chat")
     parser.add_argument(
-        "--last", type=int, default=10, metavar="N", help="show the last N messages; default: 10"
+        "--last", type=whole, default=10, metavar="N", help="show the last N messages; default: 10"
     )
     parser.add_argument(
         "--by",

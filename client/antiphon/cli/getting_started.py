@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -71,9 +72,12 @@ def docs(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     pages = _pages()
     if options.page is not None:
-        if options.page not in pages:
-            raise UsageError(f"There is no page {options.page!r}. `antiphon docs` lists the pages.")
-        pages = {options.page: pages[options.page]}
+        name = options.page.removesuffix(".md")
+        if name not in pages:
+            near = get_close_matches(name, pages, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"There is no page {name!r}.{hint} `antiphon docs` lists the pages.")
+        pages = {name: pages[name]}
     if options.json:
         print_json([{"page": name, "text": text} for name, text in pages.items()])
     elif options.search is not None:

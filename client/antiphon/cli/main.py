@@ -92,6 +92,8 @@ def _in_flags(message: str, arguments: Sequence[str]) -> str:
 
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else "--help"
+    if first == "help" and len(arguments) > 1:
+        return _dispatch([*arguments[1:2], "--help"])
     if first in ("-h", "--help", "help"):
         print(_help())
         return 0
@@ -99,8 +101,12 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"antiphon {version('antiphon')}")
         return 0
     points = _points()
+    if first[:1] == "-":
+        raise UsageError(
+            f"Options follow a command: `antiphon COMMAND {first}`. `antiphon --help` lists the commands."
+        )
     if first not in points:
-        near = get_close_matches(first, points, 1)
+        near = get_close_matches(first, [*points, "help"], 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"Unknown command {first!r}.{hint} `antiphon --help` lists them.")
     return _load(points[first])(arguments[1:])

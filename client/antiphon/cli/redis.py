@@ -17,6 +17,7 @@ from antiphon.cli.arguments import (
     command_parser,
     print_json,
     redis_urls,
+    whole,
     with_acts,
 )
 from antiphon.errors import CorruptRecord, MissingPackage
@@ -73,7 +74,7 @@ def _acl(argv: list[str]) -> int:
     parser.add_argument("--name", help="the user's name; default: the role")
     parser.add_argument("--sessions", metavar="BEGINNING", help="the prefix of a subscriber's session ids")
     parser.add_argument(
-        "--database", metavar="N", type=int, default=0, help="the subscriber's database; default: 0"
+        "--database", metavar="N", type=whole, default=0, help="the subscriber's database; default: 0"
     )
     parser.add_argument("--prefix", help="first part of every key; default: ANTIPHON_PREFIX or ant")
     parser.add_argument("--file", action="store_true", help="write a line of an ACL file, not a command")

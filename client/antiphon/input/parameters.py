@@ -226,6 +226,12 @@ ALIKE, MISSPELT = 0.8, 0.9
 def check_params(params: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for secrets, and for keywords that belong to another call or look misspelt."""
     check_secrets(params)
+    for one in params.get("tools") or ():
+        if not isinstance(one, Mapping):
+            raise UsageError(
+                "tools= of a turn are tools of the model service, as dictionaries: give functions to the agent, "
+                "Agent(tools=[…])."
+            )
     for name, value in params.items():
         if name in _PARAMETERS_AS_WELL and isinstance(value, Mapping):
             continue

@@ -323,7 +323,7 @@ def _unfenced(text: str) -> str:
 
 
 def _shape(type_: Any) -> Shape:
-    if isinstance(type_, str):
+    if isinstance(type_, str | int | float | list | tuple | set):
         raise UsageError(f"schema= must be a type or a JSON schema as a dictionary, not {type_!r}.")
     try:
         return Shape(type_)

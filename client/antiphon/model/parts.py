@@ -158,6 +158,11 @@ def media_problem(part: object) -> str | None:
     if not isinstance(part, Image | File):
         return None
     kind = type(part).__name__
+    given: Any = part.url  # types are not checked where a part is made
+    if given is not None and not isinstance(given, str):
+        return f"{kind}(url=…) must be text, not {type(given).__name__}. To send a file, use {kind}.from_path(…)."
+    if part.data is not None and not _begins_as_base64(part.data):
+        return f"{kind}(data=…) must be text in base64. To send a file, use {kind}.from_path(…)."
     if part.url is not None and not part.url.lower().startswith(("https://", "http://", "data:")):
         return (
             f"{kind}(url=…) must begin with https://, http:// or data:, and begins with {part.url[:40]!r}. "
@@ -170,6 +175,14 @@ def media_problem(part: object) -> str | None:
     if part.url or part.data or part.id or (isinstance(part, File) and part.file_id):
         return None
     return f"{kind}() has no content: pass url= or data=, or read a file with {kind}.from_path(…)."
+
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
+_BEGINNING = 100  # characters of data that are looked at: a name, a path and bytes differ there
+
+
+def _begins_as_base64(data: object) -> bool:
+    return isinstance(data, str) and _BASE64.fullmatch(data[:_BEGINNING]) is not None
 
 
 class Refusal(Struct, tag="refusal", tag_field="type", omit_defaults=True):

@@ -6,6 +6,7 @@ import base64
 import re
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
@@ -139,10 +140,19 @@ def _check_url(url: str, private: bool) -> None:
     ):
         more = "" if private else " (or http:// with private=True)"
         raise UsageError(f"url= must be a URL that begins with https://{more} and names a host.")
+    if not private and _is_private(parts.hostname):
+        raise UsageError(f"url= names the private host {parts.hostname}: use private=True.")
     if parts.username or parts.password or parts.fragment:
         raise UsageError(
             "url= must not contain a user, password or fragment: the signature authenticates the sender."
         )
+
+
+def _is_private(host: str) -> bool:
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _parts(url: str) -> SplitResult | None:

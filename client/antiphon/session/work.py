@@ -467,6 +467,15 @@ def work_of(
     return _work(messages, {**options, "params": plain(params, "params"), "revises": revises})
 
 
+_INSTEAD = {
+    "provider": "use agent=Agent(provider, model)",
+    "model": "use agent=Agent(provider, model)",
+    "stream": "use turn.stream() of the turn that submit returns",
+    "wait": "use turn.result() of the turn that submit returns",
+    "at": "use delay=…",
+}
+
+
 def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
     """Return the turn for a call of a client, without ``agent`` and ``ttl``.
 
@@ -474,10 +483,8 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
     """
     options, unknown = _checked(given, _CLIENT)
     for name in unknown:
-        raise TypeError(
-            f"submit() got an unexpected keyword argument {name!r}: parameters of the model go into "
-            f"params={{{name!r}: …}}."
-        )
+        instead = _INSTEAD.get(name, f"parameters of the model go into params={{{name!r}: …}}")
+        raise TypeError(f"submit() got an unexpected keyword argument {name!r}: {instead}.")
     return _work(to_input(text), options)
 
 

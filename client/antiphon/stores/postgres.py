@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -29,6 +30,8 @@ try:
     from psycopg_pool import ConnectionPool, PoolTimeout
 except ImportError as missing:
     raise MissingPackage("PostgresStore needs psycopg: pip install 'antiphon[postgres]'.") from missing
+
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # an application decides what it prints
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -195,6 +198,8 @@ def _explained() -> Generator[None]:
             "The PostgreSQL server is read-only: check that the URL names the primary."
         ) from exc
     except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as exc:
-        raise StoreUnavailable(f"The PostgreSQL server is unavailable: {type(exc).__name__}.") from exc
+        raise StoreUnavailable(
+            f"The PostgreSQL server is unavailable ({type(exc).__name__}): check the URL, and that the server runs."
+        ) from exc
     except psycopg.Error as exc:
         raise StoreError(f"The PostgreSQL server refused a statement: {type(exc).__name__}.") from exc

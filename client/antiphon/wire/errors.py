@@ -108,6 +108,9 @@ async def asked(answer: Awaitable[Any] | Any) -> Any:
         raise store_error(exc) from exc
 
 
+_OF_THE_URL = ("NOAUTH", "WRONGPASS", "DB index is out of range")
+
+
 def store_error(exc: BaseException) -> StoreError:
     """Return the error that a caller sees for an exception of redis-py or of a socket."""
     text = str(exc)
@@ -115,8 +118,9 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreFull(_FULL)
     if isinstance(exc, redis_errors.ReadOnlyError) or "READONLY" in text or "MISCONF" in text:
         return StoreReadOnly(_READ_ONLY)
-    if isinstance(exc, redis_errors.AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
-        return StoreUnsupported(f"Redis refuses the user or password of the URL ({text}): correct the URL.")
+    if isinstance(exc, redis_errors.AuthenticationError) or any(word in text for word in _OF_THE_URL):
+        what = "database" if "DB index" in text else "user or password"
+        return StoreUnsupported(f"Redis refuses the {what} of the URL ({text}): correct the URL.")
     if isinstance(exc, redis_errors.NoPermissionError) or "NOPERM" in text:
         return StoreUnsupported(
             f"The Redis user may not do what this call needs ({text}): allow it with ACL SETUSER."

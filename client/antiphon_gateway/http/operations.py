@@ -465,6 +465,9 @@ def _segments(scope: Any) -> list[str]:
         found = [unquote_to_bytes(segment).decode() for segment in segments]
     except UnicodeDecodeError:
         raise Refused(400, "invalid_path", "The path is not percent-encoded UTF-8.") from None
+    if found == [""]:
+        sentence = "Nothing is at /: the dashboard is at /live, and GET /openapi.json lists all routes."
+        raise Refused(404, "route_not_found", sentence)
     if not all(found):
         raise Refused(
             404, "route_not_found", "The path has an empty part: GET /openapi.json lists all routes."
