@@ -87,8 +87,8 @@ OWNERS = {
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.secret", "antiphon.encryption.cipher"],
     "jwt": ["antiphon_gateway.access.tokens"],
-    "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
-    "rq": ["antiphon_worker.jobs"],
+    "redis": ["antiphon.wire.*", "antiphon.stores.redis", "antiphon_worker.rq.cell_connection"],
+    "rq": ["antiphon_worker.jobs", "antiphon_worker.rq.cell_connection"],
     "faiss": ["antiphon.memory.faiss_store"],
     "langchain_core": [
         "antiphon.ext.langchain",

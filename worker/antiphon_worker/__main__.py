@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable
 
 from antiphon.errors import AgentError
+from antiphon.redis.cells import open_cells
 from antiphon.telemetry import set_up_logging
+from antiphon.wire.connection.open import cell_urls
 from antiphon_worker.app import App, load_app
 from antiphon_worker.process.isolated_turn import run_isolated_turns
+from antiphon_worker.process.room import Shared
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
@@ -79,15 +82,32 @@ async def _serve(settings: Settings, app: App, lifeline: Lifeline | None, page: 
 
 async def _fulfil(purpose: list[str], settings: Settings, app: App, lifeline: Lifeline | None) -> None:
     if lifeline is None:
-        await _work(Worker(settings, app), None)
+        await _work([Worker(settings, app)], None)
         return
     match purpose:
         case [what, name, url] if what == WORK:
-            await _work(Worker(settings, app, url=url, name=name, spare=lifeline.spare), lifeline)
+            await _serve_cells(cell_urls(url), settings, app, name, lifeline)
         case [what, name, url] if what == ALONE:
             await run_isolated_turns(lifeline.socket, app, settings, name, url)
         case _:
             log.debug("this process was not needed")
+
+
+async def _serve_cells(cells: list[str], settings: Settings, app: App, name: str, lifeline: Lifeline) -> None:
+    """Run a worker for each of these cells, until all are drained."""
+    if len(cells) == 1:
+        await _work([Worker(settings, app, url=cells[0], name=name, spare=lifeline.spare)], lifeline)
+        return
+    shared = Shared(settings, open_cells(settings.cell_urls, prefix=settings.prefix), len(cells))
+    upkeep = asyncio.create_task(shared.run())
+    workers = [
+        Worker(settings, app, url=cell, name=name, spare=lifeline.spare, shared=shared) for cell in cells
+    ]
+    try:
+        await _work(workers, lifeline)
+    finally:
+        upkeep.cancel()
+        await asyncio.gather(upkeep, return_exceptions=True)
 
 
 def _collect_seldom() -> None:
@@ -97,15 +117,23 @@ def _collect_seldom() -> None:
     gc.enable()
 
 
-async def _work(worker: Worker, lifeline: Lifeline | None) -> None:
+async def _work(workers: list[Worker], lifeline: Lifeline | None) -> None:
+    """Run a worker for each cell of this process, until all are drained."""
+
+    def drain() -> None:
+        for worker in workers:
+            worker.drain()
+
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, worker.drain)
+    loop.add_signal_handler(signal.SIGTERM, drain)
+    running = asyncio.gather(*(worker.run() for worker in workers))
     if lifeline is None:
-        loop.add_signal_handler(signal.SIGINT, worker.drain)
-        return await worker.run()
-    lifeline.watch(worker.drain)
+        loop.add_signal_handler(signal.SIGINT, drain)
+        await running
+        return
+    lifeline.watch(drain)
     try:
-        return await worker.run()
+        await running
     finally:
         lifeline.close()
 

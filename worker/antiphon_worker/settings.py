@@ -9,7 +9,7 @@ from typing import Any, cast
 from antiphon.client import DEFAULT_QUEUE
 from antiphon.input.ids import check_queue
 from antiphon.settings import ABOVE_ZERO, CommandSettings, Rule, at_least, one_of, setting
-from antiphon.wire.connection.open import cell_urls, redact, with_durability
+from antiphon.wire.connection.open import cell_urls, redact, server_urls, with_durability
 from antiphon.wire.connection.replicated import REPLICATED
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.preflight import DURABILITIES
@@ -110,12 +110,21 @@ class Settings(CommandSettings):
     @property
     def redis_urls(self) -> list[str]:
         """Split into one URL for each cell."""
-        return [self.promised(url) for url in cell_urls(self.redis_url)]
+        return [cell for url in self.server_urls for cell in cell_urls(url)]
+
+    @property
+    def server_urls(self) -> list[str]:
+        """Split into one URL for each Redis or cluster: each has its own worker processes."""
+        return [self.promised(url) for url in server_urls(self.redis_url)]
 
     @property
     def cell_urls(self) -> list[str]:
         """Return one URL for each cell of the deployment that this worker knows."""
-        return [self.promised(url) for url in cell_urls(self.cells or self.redis_url)]
+        return [
+            cell
+            for url in server_urls(self.cells or self.redis_url)
+            for cell in cell_urls(self.promised(url))
+        ]
 
     @property
     def promise(self) -> str:

@@ -72,8 +72,15 @@ async def list_queues(connections: Connections) -> list[QueueState]:
 
 
 async def list_workers(connections: Connections) -> list[WorkerRow]:
-    """Read the live workers of all cells; a worker process serves one cell. Raises ``StoreError``."""
-    return [row for cell in connections.cells for row in await worker_rows(cell)]
+    """Read the live workers of all cells. On a cluster, a worker process serves several. Raises ``StoreError``."""
+    found: dict[str, WorkerRow] = {}
+    for cell in connections.cells:
+        for row in await worker_rows(cell):
+            if row.name in found:
+                found[row.name].add(row)
+            else:
+                found[row.name] = row
+    return [*found.values()]
 
 
 async def count_sessions(connections: Connections) -> SessionCounts:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from antiphon.errors import SettingsError, StoreUnavailable, StoreUnsupported
 from antiphon.input.ids import cell_hash
 from antiphon.redis import subscription as subscribe
 from antiphon.redis.cells import open_cells
+from antiphon.redis.deployment import list_workers
 from antiphon.wire.connection.cluster import tags
 from antiphon.wire.connection.open import cell_urls, open_redis
 
@@ -219,3 +222,88 @@ async def check_the_list(cluster):
     assert lost > 0
     assert table.stdout.count("unreachable") == lost
     assert table.stdout.count("ready") == CELLS - lost
+
+
+async def test_one_worker_process_serves_all_cells_and_dies_for_none_of_them(cluster, tmp_path, processes):
+    async with open_ensemble(cluster.url(CELLS), tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(processes=2, lease=30)
+        supervised.ready(2)
+        assert len(supervised.workers) == 2
+        held = {name: await ensemble.submit(name, f"Hi gate:{name} words:3") for name in SESSIONS}
+        places = {name: await ensemble.waits(name) for name in SESSIONS}
+        listed = await list_workers(ensemble.client.connections)
+        assert sorted(row.pid for row in listed) == sorted(supervised.workers)
+        assert sum(row.running for row in listed) == len(SESSIONS)
+        lost = places[SESSIONS[0]]
+        os.kill(lost, signal.SIGKILL)
+        for name, place in places.items():
+            await ensemble.waits(name, 2 if place == lost else 1)
+            ensemble.stage.open(name)
+        for turn in held.values():
+            await turn.result(60)
+        await ensemble.whole(*SESSIONS)
+
+
+async def test_a_process_runs_no_more_turns_in_all_its_cells_than_it_may(cluster, tmp_path, processes):
+    async with open_ensemble(cluster.url(CELLS), tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(concurrency=CELLS).ready()
+        turns = [await ensemble.submit(name, f"Hi gate:{name}") for name in SESSIONS]
+        begun = lambda: ensemble.stage.notes("waits")  # noqa: E731
+        await wait_until_async(lambda: len(begun()) == CELLS, 20, "as many turns run")
+        rest = set(SESSIONS)
+        while rest:
+            name = next(note["gate"] for note in begun() if note["gate"] in rest)
+            rest.remove(name)
+            ensemble.stage.open(name)
+            await turns[SESSIONS.index(name)].result(60)
+            running = sum(row.running for row in await list_workers(ensemble.client.connections))
+            assert running <= CELLS
+        await ensemble.whole(*SESSIONS)
+
+
+async def test_a_process_serves_its_cells_while_a_node_is_away(server_kind, tmp_path, processes):
+    with Cluster(server_kind, primaries=3) as cluster:
+        await check_a_node_that_is_away(cluster, tmp_path, processes)
+
+
+async def check_a_node_that_is_away(cluster, tmp_path, processes):
+    async with open_ensemble(cluster.url(CELLS, seeds=2), tmp_path / "stage", processes) as ensemble:
+        nodes = {name: cluster.owner(place_of(ensemble, name).slot) for name in SESSIONS}
+        away = cluster.nodes[1]
+        here = next(name for name, node in nodes.items() if node is not away)
+        there = next(name for name, node in nodes.items() if node is away)
+        away.kill()
+        majority = lambda: cluster.call(cluster.nodes[0], "CLUSTER INFO")["cluster_state"] == "ok"  # noqa: E731
+        ensemble.supervisor()
+        await wait_until_async(majority, 20, "the others go on")
+        await (await ensemble.submit(here, "Hi")).result(60)
+        away.start()
+        await wait_until_async(
+            lambda: cluster.owner(place_of(ensemble, there).slot) is away, 20, "it is back"
+        )
+        await (await submitted(ensemble, there)).result(60)
+
+
+async def submitted(ensemble, session):
+    """A turn that is submitted again until its node takes it."""
+
+    async def submit():
+        with contextlib.suppress(StoreUnavailable):
+            return await ensemble.submit(session, "Hi", key="once")
+
+    return await wait_until_async(submit, 30, "the node takes turns")
+
+
+@pytest.mark.one_server
+def test_a_url_names_all_cells_or_some():
+    def numbers(url):
+        return [one.rpartition("&cell=")[2] for one in cell_urls(url)]
+
+    assert numbers("redis+cluster://h:1?cells=4") == ["0", "1", "2", "3"]
+    assert numbers("redis+cluster://h:1?cells=8&cell=2-4") == ["2", "3", "4"]
+    assert cell_urls("redis+cluster://h:1?cell=3&cells=8") == ["redis+cluster://h:1?cells=8&cell=3"]
+    for wrong in ("8", "2-8", "4-2", "x", "-1", "1-"):
+        with pytest.raises(
+            SettingsError, match="cell= must be the number of one of the 8 cells, from 0, or a range"
+        ):
+            cell_urls(f"redis+cluster://h:1?cells=8&cell={wrong}")

@@ -23,7 +23,14 @@ from typing import Any, cast
 
 import msgspec
 
-from antiphon.errors import AgentError, BudgetReached, ProviderError, StoreError, UnknownPrice
+from antiphon.errors import (
+    AgentError,
+    BudgetReached,
+    ProviderError,
+    StoreError,
+    StoreUnavailable,
+    UnknownPrice,
+)
 from antiphon.events import BudgetReachedEvent
 from antiphon.ext.turns import TurnFunction
 from antiphon.input.request import AgentSpec, TurnRequest
@@ -88,6 +95,7 @@ class Budgets:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
+        self._found: dict[str, frozenset[str]] = {}  # by cell, as it was last read
         self._stored: frozenset[str] | None = None  # not read yet
 
     async def run(self) -> None:
@@ -97,12 +105,15 @@ class Budgets:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Look once. Raises ``StoreError``."""
-        found: set[str] = set()
-        for cell in self._cells:
-            if cell.has_disk:
-                found |= await scopes_with_budgets(cell, BUDGET_SCOPES)
-        self._stored = frozenset(found)
+        """Look once. Raises ``StoreError``, but not for a cell that is away: that may have budgets of any scope."""
+        await asyncio.gather(*(self._look_at(cell) for cell in self._cells if cell.has_disk))
+        self._stored = frozenset[str]().union(*self._found.values())
+
+    async def _look_at(self, cell: Cell) -> None:
+        try:
+            self._found[cell.name] = frozenset(await scopes_with_budgets(cell, BUDGET_SCOPES))
+        except StoreUnavailable:
+            self._found.setdefault(cell.name, frozenset(BUDGET_SCOPES))
 
     async def charged(
         self,

@@ -20,6 +20,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn, Claims, ForeignJob, is_in_the_clear, open_claimed
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.process.outcomes import GivenBack, seconds_until_newer
+from antiphon_worker.process.room import Room
 from antiphon_worker.settings import Settings
 
 turn_log = logging.getLogger("antiphon.turn")
@@ -81,6 +82,7 @@ class Consumer:
         room_alone: Callable[[], int] = lambda: 0,
         late: Callable[[], bool] = lambda: False,
         app: str = "",
+        room: Room | None = None,
     ) -> None:
         self._cell = cell
         self._keeper = keeper
@@ -95,7 +97,7 @@ class Consumer:
         self._patience = min(BELL_SECONDS, settings.lease / 4)
         self._waiting = cell.beside(self._patience)
         self._tasks: dict[asyncio.Task[None], Lease | None] = {}
-        self._room = asyncio.Event()
+        self._room = room or Room(settings.concurrency)
         self._rest = asyncio.Event()  # set while nothing is under way
         self._rest.set()
         self._token = ""  # names the claim that is not answered yet
@@ -125,14 +127,11 @@ class Consumer:
     async def _take(self) -> None:
         limit, more = BATCH, True
         while True:
-            free = self._settings.concurrency - len(self._tasks)
-            if free <= 0:
-                self._room.clear()
-                await self._room.wait()
-                more = True
-                continue
-            hearing = None if more else await self._bell()
-            more = await self._claim(min(free, limit), hearing)
+            places, more = await self._room.reserve(limit, more)
+            try:
+                more = await self._claim(places, None if more else await self._bell())
+            finally:
+                self._room.leave(places)
             await asyncio.sleep(0)  # first let claimed turns call their models
             limit = await self._appetite()  # read before the bell, which may ring at once
 
@@ -233,12 +232,13 @@ class Consumer:
     def _spawn(self, work: Coroutine[Any, Any, None], lease: Lease | None, name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks[task] = lease
+        self._room.enter()
         self._rest.clear()
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
-        self._room.set()
+        self._room.leave()
         if not self._tasks:
             self._rest.set()
         if not task.cancelled() and (exc := task.exception()) is not None:

@@ -92,7 +92,7 @@ class TurnRunner:
 
     def __init__(
         self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None,
-        cells: Cells | None = None, observer: Observer | None = None,
+        cells: Cells | None = None, observer: Observer | None = None, budgets: Budgets | None = None,
     ) -> None:  # fmt: skip
         self.cell = cell
         self.publisher = publisher
@@ -104,7 +104,7 @@ class TurnRunner:
         self.prices = app.prices(settings.prices)
         self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
         self.cells = cells or Cells([cell])
-        self.opening, self.budgets = Opening(cell.seal), Budgets(self.cells)
+        self.opening, self.budgets = Opening(cell.seal), budgets or Budgets(self.cells)
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
         self.tokens = 0  # of attempts that have ended
 

@@ -27,6 +27,7 @@ from antiphon_worker.process.figures import CountingRunner
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
+from antiphon_worker.process.room import Shared
 from antiphon_worker.process.service import Service
 from antiphon_worker.providers.http.limits import Gate
 from antiphon_worker.resilience import RateLimits
@@ -63,12 +64,14 @@ class Worker:
         url: str | None = None,
         name: str | None = None,
         spare: Callable[[], Awaitable[Given | None]] | None = None,
+        shared: Shared | None = None,
     ) -> None:
         self.settings = settings
         self.name = name or worker_name()
         self._app = app
         self._url = url or settings.redis_urls[0]
         self._spare = spare  # requests a process for isolated turns
+        self._shared = shared  # with the workers of other cells in this process
         self._draining = asyncio.Event()
         self._aborting = asyncio.Event()
 
@@ -91,13 +94,15 @@ class Worker:
         watch_redis(cell, observer := observer_of(settings, cell.name))
         feed, publisher, gate = LiveFeed(cell.redis), Publisher(cell), RateLimits(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
-        cells = self._open_cells() if len(self.settings.cell_urls) > 1 else Cells([cell])
-        runner = CountingRunner(cell, publisher, self._app, self.settings, gate, cells, observer)
+        shared = self._shared or Shared(settings, self._open_cells(cell))
+        cells, own = shared.cells, self._shared is None
+        runner = CountingRunner(cell, publisher, self._app, settings, gate, cells, observer, shared.budgets)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
             run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name, self._open_cells).handle, run_alone=alone.run,
             room_alone=lambda: alone.room, late=lambda: publisher.late, app=runner.placement.parts.digest(),
+            room=shared.room,
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
@@ -118,21 +123,32 @@ class Worker:
                     start(Eraser(cell).run, "eraser"), *[start(one, "indexer") for one in self._indexers(cells, gate)],
                 ]  # fmt: skip
                 taking = [start(lambda: _take(presence, consumer), "consumer")]
-                taking += [start(Reaper(cell, settings).run, "reaper"), start(runner.budgets.run, "budgets")]
-                if (archive := runner.archive) is not None:
-                    taking.append(start(lambda: Archiver(self._open_cell(), archive).run(), "archiver"))
-                self._say_that_it_begins()
+                taking += [start(one, what) for one, what in self._upkeep(cell, runner)]
+                self._say_that_it_begins(shared)
                 await self._draining.wait()
                 await _cancel(taking)
                 await self._drain(consumer, alone)
                 await _cancel(lasting)
         finally:
             await feed.aclose()
-            for one in {cell, *cells}:
+            for one in {cell, *(cells if own else ())}:
                 await one.redis.aclose()
         log.info("worker %s has stopped", self.name, extra={"action": "stopped"})
 
-    def _say_that_it_begins(self) -> None:
+    def _upkeep(self, cell: Cell, runner: CountingRunner) -> list[tuple[Callable[[], Awaitable[None]], str]]:
+        """The services that stop when no more turns are taken."""
+        services: list[tuple[Callable[[], Awaitable[None]], str]] = [
+            (Reaper(cell, self.settings).run, "reaper")
+        ]
+        if self._shared is None:
+            services.append((runner.budgets.run, "budgets"))
+        if (archive := runner.archive) is not None:
+            services.append((lambda: Archiver(self._open_cell(), archive).run(), "archiver"))
+        return services
+
+    def _say_that_it_begins(self, shared: Shared) -> None:
+        if not shared.announces():
+            return
         log.info(
             "worker %s takes turns: %s, %s", self.name, describe(self.settings), sealer_of(),
             extra={"action": "started"},
@@ -204,7 +220,9 @@ class Worker:
     def _open_cell(self) -> Cell:
         return Cell(open_redis(self._url), prefix=self.settings.prefix)
 
-    def _open_cells(self) -> Cells:
+    def _open_cells(self, own: Cell | None = None) -> Cells:
+        if own is not None and len(self.settings.cell_urls) == 1:
+            return Cells([own])
         return open_cells(self.settings.cell_urls, prefix=self.settings.prefix)
 
 

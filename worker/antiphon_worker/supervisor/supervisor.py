@@ -19,7 +19,7 @@ from collections import deque
 
 from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import keys_of, name_of, open_redis, redact
+from antiphon.wire.connection.open import cell_urls, keys_of, name_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, start_process, tell
@@ -71,7 +71,7 @@ SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class Supervisor:
-    """Runs ``settings.processes`` worker processes for every cell."""
+    """Runs ``settings.processes`` worker processes for each Redis; those of a cluster serve all its cells."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -98,7 +98,7 @@ class Supervisor:
         for known in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(known, self.drain)
         async with asyncio.TaskGroup() as group:
-            for url in self._settings.redis_urls:
+            for url in self._settings.server_urls:
                 group.create_task(self._serve(url))
             self._spares.begin()
             retiring = asyncio.create_task(self._retire()) if self._settings.retire else None
@@ -185,16 +185,20 @@ class Supervisor:
             log.info("%s: Redis answers after %.1f s", redact(url), seconds, extra={"action": "outage_ended"})
 
     async def _serve(self, url: str) -> None:
-        """Keep the worker processes of a cell running, once its Redis answers."""
-        while url in self._away and not self._draining:
-            await asyncio.sleep(AGAIN_SECONDS)
-            try:
-                await self._check(url)
-            except StoreError as exc:
-                log.error("%s: %s Trying again.", redact(url), exc, extra={"action": "redis_refused"})
+        """Keep the worker processes of a Redis running, once it answers; those of a cluster, once a cell does."""
         async with asyncio.TaskGroup() as group:
+            answering = [group.create_task(self._until_it_answers(cell)) for cell in cell_urls(url)]
+            await asyncio.wait(answering, return_when=asyncio.FIRST_COMPLETED)
             for _ in range(self._settings.processes):
                 group.create_task(self._keep_one(url))
+
+    async def _until_it_answers(self, cell: str) -> None:
+        while cell in self._away and not self._draining:
+            await asyncio.sleep(AGAIN_SECONDS)
+            try:
+                await self._check(cell)
+            except StoreError as exc:
+                log.error("%s: %s Trying again.", redact(cell), exc, extra={"action": "redis_refused"})
 
     async def _keep_one(self, url: str) -> None:
         """Keep one worker process running: replace a dead one, at once if it had begun to work."""
@@ -284,9 +288,10 @@ class Supervisor:
 
     async def _hand_back(self, url: str, name: str, child: Started) -> int:
         cause = LOOP_STALLED if child.stalled else WORKER_DIED
-        cell = Cell(open_redis(url), prefix=self._settings.prefix)
-        self.deaths[cell.name, cause[0]] += 1
-        return await hand_back(cell, name, self._settings, cause)
+        cells = [Cell(open_redis(one), prefix=self._settings.prefix) for one in cell_urls(url)]
+        for cell in cells:
+            self.deaths[cell.name, cause[0]] += 1
+        return sum(await asyncio.gather(*(hand_back(cell, name, self._settings, cause) for cell in cells)))
 
 
 def killed_after(settings: Settings) -> float:

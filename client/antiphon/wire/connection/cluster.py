@@ -8,6 +8,7 @@ lost. The command is then sent again, as after every loss, to the node that has 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from functools import cache
 from itertools import count
@@ -41,10 +42,22 @@ FIRST_TAG = "0"
 
 
 def each_cell(url: str) -> list[str]:
-    """Return a URL for each cell of a cluster; other URLs are those of one cell. Raises ``ValueError``."""
-    if url.partition("://")[0] not in SCHEMES or "cell" in dict(parse_qsl(urlsplit(url).query)):
+    """Return a URL for each cell of a cluster that the URL names; without ``cell=``, it names all of them.
+
+    Other URLs are those of one cell. Raises ``ValueError``.
+    """
+    if url.partition("://")[0] not in SCHEMES:
         return [url]
-    return [f"{url}&cell={number}" for number in range(cells_of(url))]
+    cells = cells_of(url)
+    given = dict(parse_qsl(urlsplit(url).query)).get("cell", f"0-{cells - 1}")
+    first, dash, last = given.partition("-")
+    last = last if dash else first
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < cells):
+        raise ValueError(
+            f"cell= must be the number of one of the {cells} cells, from 0, or a range, as in cell=0-15"
+        )
+    rest = re.sub(r"([?&])cell=[^&]*&?", r"\1", url).rstrip("&")
+    return [f"{rest}&cell={number}" for number in range(int(first), int(last) + 1)]
 
 
 def cells_of(url: str) -> int:

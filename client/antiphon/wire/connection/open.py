@@ -77,14 +77,15 @@ OBJECTS = frozenset({
 """What redis-py takes from programs, and what this module sets."""
 
 
-def cell_urls(text: str) -> list[str]:
-    """Split a setting into one URL for each cell. Raises ``SettingsError``.
+def server_urls(text: str) -> list[str]:
+    """Split a setting into the URLs of servers and clusters, which may have commas of their own."""
+    return [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
 
-    Sentinel and cluster URLs have commas of their own.
-    """
-    urls = [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
+
+def cell_urls(text: str) -> list[str]:
+    """Split a setting into one URL for each cell. Raises ``SettingsError``."""
     try:
-        return [one for url in urls for one in each_cell(url)]
+        return [one for url in server_urls(text) for one in each_cell(url)]
     except ValueError as exc:
         raise SettingsError(f"The Redis URL {redact(text)!r} cannot be read: {exc}.") from None
 

@@ -100,6 +100,18 @@ class WorkerRow(Struct):
     tokens: int = 0
     lag: float = 0.0
 
+    def add(self, other: WorkerRow) -> None:
+        """Add what the same process does in another cell."""
+        self.state = "busy" if "busy" in (self.state, other.state) else self.state
+        self.heard = max(self.heard or 0, other.heard or 0) or None
+        self.turns = [*self.turns, *other.turns]
+        self.running += other.running
+        self.finished += other.finished
+        self.failed += other.failed
+        self.seconds += other.seconds
+        self.tokens += other.tokens
+        self.lag = max(self.lag, other.lag)
+
 
 async def queue_rows(cell: Cell, workers: Sequence[WorkerRow]) -> list[QueueRow]:
     """Read all queues of a cell by name; ``workers`` are its workers. Raises ``StoreError``."""
