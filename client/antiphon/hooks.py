@@ -57,6 +57,7 @@ __all__ = [
     "ToolEnd",
     "ToolStart",
     "TurnEnd",
+    "TurnFailure",
     "TurnStart",
     "hook",
 ]
@@ -154,6 +155,21 @@ class TurnEnd(Moment, frozen=True):
     usage: Usage
 
 
+class TurnFailure(Moment, frozen=True):
+    """A turn is about to fail with this ``code`` and ``error``, as readers see them. A hook can only take note of it.
+
+    If the worker dies before the failure is stored, the turn runs again, and the hook with its next failure.
+
+    >>> TurnFailure(Context(), None, "provider_rejected", "The request is too large.").code
+    'provider_rejected'
+    """
+
+    code: str
+    error: str
+
+    verdicts: ClassVar[tuple[type, ...]] = ()
+
+
 class ModelStart(Moment, frozen=True):
     """A model is about to be called with ``messages``, for the step with this number; 0 is a summary of the history.
 
@@ -242,7 +258,7 @@ class StepEnd(Moment, frozen=True):
     replaces: ClassVar[tuple[str, ...]] = ("value",)
 
 
-MOMENTS = (TurnStart, TurnEnd, ModelStart, ModelEnd, ToolStart, ToolEnd, StepStart, StepEnd)
+MOMENTS = (TurnStart, TurnEnd, TurnFailure, ModelStart, ModelEnd, ToolStart, ToolEnd, StepStart, StepEnd)
 Verdict: TypeAlias = Block | Answer | Ask | Replace
 OnError: TypeAlias = Literal["block", "continue"]
 M = TypeVar("M", bound=Moment)

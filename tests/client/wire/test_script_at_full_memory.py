@@ -10,6 +10,7 @@ from support.cells import LEASE_MS, TestCell, body, open_cell
 
 from antiphon.errors import StoreFull
 from antiphon.model import OpenCall
+from antiphon.wire.budgets import Call, note_waiting, wake_waiting
 from antiphon.wire.records import ForeignJob, NewTurn
 from antiphon.wire.suspension import suspend
 
@@ -120,6 +121,17 @@ async def test_a_turn_is_given_back(redis_url, forgotten, cause, delay_ms):
         async with full_memory(cell):
             assert await cell.give_back(turn, cause, delay_ms=delay_ms)
         assert await cell.status() == ("retrying" if delay_ms else "queued")
+
+
+async def test_a_turn_waits_for_its_budget_and_is_woken(redis_url, forgotten):
+    async with running(redis_url, forgotten=forgotten) as (cell, turn):
+        call = Call(turn.turn_id, turn.session_id, turn.fence, 1, 0, 0, 60_000)
+        async with full_memory(cell):
+            assert await note_waiting(cell, call, "tenant", "acme")
+            await cell.give_back(turn, "limit", delay_ms=600_000, code="budget_reached")
+            assert await cell.status() == "retrying"
+            await wake_waiting(cell, "tenant", "acme")
+        assert await cell.status() == "queued"
 
 
 @pytest.mark.parametrize("aside", [False, True])

@@ -378,3 +378,51 @@ async def test_a_memory_cell_wakes_turns_as_redis_does():
         "queued",
         "retrying",
     ]
+
+
+DAYS = ("2024-02-29", "2026-01-01", "2026-12-31", "2027-03-01", "2100-02-28", "2100-03-01", "2400-02-29")
+
+
+@pytest.mark.parametrize("per", ["day", "month"])
+@pytest.mark.parametrize("day", DAYS)
+async def test_a_ledger_begins_with_its_day_or_month(cell, per, day):
+    now = datetime.fromisoformat(f"{day}T23:59:59").replace(tzinfo=UTC)
+    await cell.set_clock(int(now.timestamp() * 1000))
+    await ask(cell, call(), Payer("tenant", "acme", (Budget(cost=1, per=per),)))
+    begun = now.replace(hour=0, minute=0, second=0)
+    begun = begun.replace(day=1) if per == "month" else begun
+    found = await spent(cell, f"tenant:{per}:acme")
+    assert int(found[b"from"]) == int(begun.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "says"),
+    [
+        (("suspend", "reject"), "reject"),
+        (("reject", "suspend"), "reject"),
+        (("fallback", "suspend"), "suspend"),
+        (("suspend", "fallback"), "suspend"),
+    ],
+)
+async def test_of_several_budgets_that_are_reached_the_strictest_decides(cell, budgets, says):
+    pers = zip(budgets, ("day", "month"), strict=True)
+    payer = Payer("tenant", "acme", tuple(Budget(tokens=1, per=per, reached=one) for one, per in pers))
+    memory = MemoryCell()
+    for each in (cell, memory):
+        first = await ask(each, call("t1"), payer)
+        await capture(each, call("t1"), first.ledgers, cost=0, tokens=5)
+        assert (await ask(each, call("t2"), payer)).action == says
+
+
+@pytest.mark.parametrize(
+    ("part", "ledgers"),
+    [
+        ("inner", ["turn:t1", "session::s1"]),
+        ("outer", ["tenant:day:acme"]),
+        ("all", ["turn:t1", "session::s1", "tenant:day:acme"]),
+    ],
+)
+async def test_a_cell_holds_the_ledgers_of_its_part(cell, part, ledgers):
+    payer = Payer("tenant", "acme", tuple(Budget(cost=1, per=per) for per in ("turn", "session", "day")))
+    for each in (cell, MemoryCell()):
+        assert await reserve(each, call(), [(payer, part)]) == Reserved(ledgers)

@@ -11,7 +11,14 @@ import pytest
 from support.crashing_turn import Turn
 
 from antiphon import Agent, Message
-from antiphon.errors import ProviderOverloaded, StepFailed, TurnFailed, UsageError
+from antiphon.errors import (
+    AgentError,
+    ProviderOverloaded,
+    ProviderRejected,
+    StepFailed,
+    TurnFailed,
+    UsageError,
+)
 from antiphon.events import StepRecorded, TextDelta, TurnRetrying
 from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.hooks import (
@@ -27,12 +34,13 @@ from antiphon.hooks import (
     ToolEnd,
     ToolStart,
     TurnEnd,
+    TurnFailure,
     TurnStart,
     hook,
 )
 from antiphon.input.request import KNOWN, NewerRecord
 from antiphon.model import CallerTool, Retry, Timeouts, ToolCall
-from antiphon.testing import script, tool_call
+from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon_worker import App
 from antiphon_worker.loop.steps import HookedCall, HookedInput, decode_entry, encode_entry
@@ -602,3 +610,57 @@ def test_calls_that_hooks_cannot_judge_go_their_way(runtime, status):
     agent = runtime.agent(caller_tools=[CallerTool("locate", "Locate.", {"type": "object"})], hooks=[block])
     [call] = agent.session().run("Go").tool_calls
     assert (call.result, seen) == ("No.", ["locate"])
+
+
+async def hangs():
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("fails", "code"),
+    [
+        (ProviderRejected("No."), "provider_rejected"),
+        (lambda request: 1 / 0, "internal_error"),
+        (answer(hangs, "Late."), "turn_timed_out"),
+    ],
+    ids=["of a service", "of our own", "of time"],
+)
+def test_hooks_take_note_of_a_turn_that_fails(fails, code):
+    seen = []
+
+    def note(turn: TurnFailure):
+        seen.append((turn.code, turn.agent, turn.context.turn_id))
+        return Block("A hook cannot change it.")
+
+    def breaks(turn: TurnFailure):
+        raise RuntimeError
+
+    agent = Agent(script("Hello.", fails), "any", name="a", hooks=[breaks, note])
+    session = agent.session()
+    assert session.run("Hi").text == "Hello."
+    assert seen == []
+    turn = session.submit("Again", timeout=0.5)
+    with pytest.raises(AgentError) as raised:
+        turn.result()
+    assert seen == [(raised.value.code, "a", turn.id)]
+    assert seen[0][0] == code
+
+
+def test_hooks_take_note_of_an_answer_that_a_hook_blocks_and_not_of_a_retry():
+    seen = []
+
+    def note(turn: TurnFailure):
+        seen.append((turn.code, turn.error))
+
+    def block(turn: TurnEnd):
+        return Block("Not this.")
+
+    agent = Agent(
+        script(ProviderOverloaded("Later."), "Hello."),
+        "any",
+        hooks=[note, block],
+        retry=Retry(times=1, delay=0),
+    )
+    with pytest.raises(TurnFailed, match="Not this"):
+        agent.session().run("Hi")
+    assert seen == [("blocked", "Not this.")]

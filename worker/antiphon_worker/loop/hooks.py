@@ -26,6 +26,7 @@ from antiphon.hooks import (
     ToolEnd,
     ToolStart,
     TurnEnd,
+    TurnFailure,
     TurnStart,
     Verdict,
 )
@@ -49,8 +50,8 @@ M = TypeVar("M", bound=Moment)
 FAILED = "A check of this {what} failed, so it was stopped."
 WITHDRAWN = "A hook withdrew the answer."
 _NAMES: dict[type[Moment], str] = {
-    TurnStart: "turn", TurnEnd: "turn", ModelStart: "model call", ModelEnd: "answer", ToolStart: "tool call",
-    ToolEnd: "tool result", StepStart: "step", StepEnd: "step",
+    TurnStart: "turn", TurnEnd: "turn", TurnFailure: "turn", ModelStart: "model call", ModelEnd: "answer",
+    ToolStart: "tool call", ToolEnd: "tool result", StepStart: "step", StepEnd: "step",
 }  # fmt: skip
 
 
@@ -140,6 +141,13 @@ class Hooks:
         if verdict is not None:
             sink.put(withdrawn(step, WITHDRAWN))
         _raise_blocked(verdict)
+
+    async def failed(self, code: str, error: str) -> None:
+        """Let the hooks take note that the turn fails. Whatever they return, it does."""
+        moment = TurnFailure(self.context(), self._agent, code, error)
+        for hook in self._hooks:
+            if TurnFailure in hook.moments:
+                await self._ask(hook, moment)
 
     async def tool_started(self, call: ToolCall, step: int) -> HookedCall | ToolResult | None:
         """Return the result of a call that is not to run, or what changes about it: arguments, or that it waits."""

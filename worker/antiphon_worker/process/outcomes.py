@@ -19,6 +19,7 @@ from antiphon.telemetry import log_fault
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker import resilience
 from antiphon_worker.app import App
+from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.run_turn import TurnResult
 from antiphon_worker.process.history import window_field
 from antiphon_worker.process.lease import Lease, Stop
@@ -249,6 +250,13 @@ class Tries:
 def seconds_until_newer(turn: ClaimedTurn) -> float:
     """Seconds until a turn that needs a newer release is offered again: a quarter of what it has waited already."""
     return min(max(turn.spent_ms / 4000, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
+
+
+async def noticed(outcome: Outcome, hooks: Hooks | None) -> Outcome:
+    """Return the outcome of a turn, after its hooks have taken note of a failure."""
+    if isinstance(outcome, Failed) and hooks is not None:
+        await hooks.failed(outcome.code, outcome.message)
+    return outcome
 
 
 def stopped(stop: Stop, lease: Lease) -> Outcome:

@@ -33,7 +33,7 @@ from antiphon_worker.app import App
 from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.loop.costs import Meter
 from antiphon_worker.loop.handoffs import HandOff
-from antiphon_worker.loop.hooks import hooks_of_turn
+from antiphon_worker.loop.hooks import Hooks, hooks_of_turn
 from antiphon_worker.loop.input import loop_input, stamp
 from antiphon_worker.loop.loop import Suspended
 from antiphon_worker.loop.run_turn import TimeLimit, run_turn
@@ -73,6 +73,7 @@ from antiphon_worker.process.outcomes import (
     encodable,
     finished,
     log_end,
+    noticed,
     said_by,
     stopped,
 )
@@ -158,6 +159,7 @@ class TurnAttempt:
         self._request: TurnRequest | None = None
         self.journal: TurnJournal | None = None
         self.meter: Meter | None = None
+        self._hooks: Hooks | None = None
         self.began = time.monotonic()
         self._tries = Tries(turn, runner.settings)
         self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
@@ -172,7 +174,7 @@ class TurnAttempt:
 
     async def run(self) -> Outcome:
         try:
-            return await self._end(await self._work())
+            return await self._end(await noticed(await self._work(), self._hooks))
         except StopSignal:
             return Superseded()
         finally:
@@ -288,7 +290,9 @@ class TurnAttempt:
         tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
         own = variables_of_session(turn)
         context = Context(turn.session_id, turn.turn_id, "", own, turn.attempt, turn.run)
-        hooks = await hooks_of_turn(app.hooks(agent), app.toolbox, context, agent, request, journal)
+        hooks = self._hooks = await hooks_of_turn(
+            app.hooks(agent), app.toolbox, context, agent, request, journal
+        )
         part.messages, variables = request.messages, charge.variables(before, journal.entries)
         inp = loop_input(agent, part, tools, system, variables, rules, meter)
         inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks

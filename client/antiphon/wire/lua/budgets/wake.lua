@@ -6,7 +6,6 @@
 -- -> WOKEN, since          '' when it has looked at all of them
 -- @include publish rq_view shares inbox damage
 local now = now_ms()
-redis.call('ZREM', key_unfunded(), '')
 
 local function wake(turn)
   local session, status, code, kept_by = unpack(redis.call('HMGET', key_turn(turn), 'session', 'status', 'retry_code', 'unfunded'))

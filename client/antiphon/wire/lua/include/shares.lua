@@ -24,10 +24,8 @@ local function stands(turn)
   return f[1] == 'queued' and redis.call('HEXISTS', key_quarantined(), f[2] or '') == 0
 end
 
--- Where a user's turn stands in the line of their tenant: a round behind the last one of the user that waits there, or at
--- the end of the round that the first turn of the line has begun. So users take turns, however many each has, and nobody
--- waits for more than a round of newcomers. A round is a minute of the time by which turns without a user are ordered.
--- `rounds:<share>` has the last turn and its place by a hash of the user, before the head start of its priority.
+-- Where a user's turn stands in the line of a tenant: a round (a minute) behind the user's last one there, or at the end of
+-- the round that the first turn has begun. `rounds:<share>` has each user's last turn and its place, without a head start.
 local ROUND_MS, KEEP_ROUNDS_MS = 60000, 86400000
 local function place_of_user(turn, line, share, user, at)
   local rounds, name, first = key_rounds(share), redis.sha1hex(user), redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
