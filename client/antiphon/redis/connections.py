@@ -159,7 +159,8 @@ class Connections:
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``,
         ``StoreError``.
         """
-        work = await without_contents(self.cell_of_session(session.id), session, work)
+        if any(map(is_large, work.messages)):
+            work = await without_contents(self.cell_of_session(session.id), session, work)
         turn = self.new_turn(session, work, agent, turn_id)
         await self.cell_of_turn(turn.turn_id).submit(turn)
         return turn.turn_id

@@ -21,7 +21,8 @@ from antiphon.wire.files import add_file, drop_files, list_files, read_file
 MOST_INLINE = 16 * 1024
 """So many characters of base64 stay in a message: a file that is as small is not worth a call of its own."""
 
-_WITH_FILES = {Image, File, Item, ToolResult}
+WITH_FILES = {Image, File, Item, ToolResult}
+"""The parts that may name stored files, or have contents that are to be stored."""
 _PICTURES = ("png", "jpeg", "webp")
 P = TypeVar("P", bound=Part)
 
@@ -112,7 +113,7 @@ class SessionFiles:
             return list(messages)
         return [
             msgspec.structs.replace(one, parts=[_filled(part, known) for part in one.parts])
-            if any(_ids(part) for part in one.parts)
+            if any(named_files(part) for part in one.parts)
             else one
             for one in messages
         ]
@@ -120,7 +121,10 @@ class SessionFiles:
 
 def is_large(message: Message) -> bool:
     """Whether a message has content that is to be stored."""
-    return any(_data(one) is not None or has_contents(one) for part in message.parts for one in _within(part))
+    for part in message.parts:  # most are text, and cost no call
+        if part.__class__ in WITH_FILES and (has_contents(part) or any(map(_data, _within(part)))):
+            return True
+    return False
 
 
 def has_contents(part: object) -> bool:
@@ -173,8 +177,13 @@ def _mapped(value: Any, change: Callable[[str], str | None]) -> Any:
 
 def stored_ids(messages: Iterable[Message]) -> list[str]:
     """Return the ids of the stored files that messages name."""
-    media = [part for one in messages for part in one.parts if part.__class__ in _WITH_FILES]
-    return [found for part in media for found in _ids(part)]
+    return [
+        found
+        for one in messages
+        for part in one.parts
+        if part.__class__ in WITH_FILES
+        for found in named_files(part)
+    ]
 
 
 def _within(part: Part) -> Sequence[object]:
@@ -183,7 +192,8 @@ def _within(part: Part) -> Sequence[object]:
     return (part,)
 
 
-def _ids(part: Part) -> list[str]:
+def named_files(part: Part) -> list[str]:
+    """Return the ids of the stored files that a part names."""
     if isinstance(part, Item):
         return [one.removeprefix(STORED) for one in _texts(part.item) if one.startswith(STORED)]
     return [one.id for one in _within(part) if isinstance(one, Image | File) and one.id and not one.data]
@@ -223,7 +233,7 @@ def _content(text: str, known: dict[str, StoredFile | None]) -> str | None:
 
 def _filled(part: Part, known: dict[str, StoredFile | None]) -> Part:
     if isinstance(part, ToolResult):
-        if not _ids(part):
+        if not named_files(part):
             return part
         content = [_filled(one, known) for one in cast("list[Part]", part.content)]
         return msgspec.structs.replace(part, content=content)

@@ -15,6 +15,7 @@ from antiphon.input.messages import Input
 from antiphon.input.request import travelling_agent
 from antiphon.input.values import lifetime
 from antiphon.redis.connections import Connections, without_contents
+from antiphon.redis.files import is_large
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import ClientSubmitOptions, work_of_client
@@ -45,6 +46,11 @@ class Submission:
         """Submit the turn over these connections."""
         turn = await connections.submit(self._ref, self._work, self._agent)
         return self.turn(connections, turn)
+
+    @property
+    def large(self) -> bool:
+        """Whether its messages have contents that are to be stored apart."""
+        return any(map(is_large, self._work.messages))
 
     async def prepare(self, connections: Connections) -> None:
         """Store large contents of its messages in its session. Raises as ``add_file`` does."""
@@ -98,9 +104,9 @@ async def _submit_to(
 async def _prepared(connections: Connections, wanted: Mapping[int, Submission]) -> dict[int, AgentError]:
     """Store large contents of these turns' messages. Returns the errors of those for which that has failed."""
     failed: dict[int, AgentError] = {}
-    for place, one in wanted.items():
+    for place in [place for place, one in wanted.items() if one.large]:
         try:
-            await one.prepare(connections)
+            await wanted[place].prepare(connections)
         except AgentError as exc:
             failed[place] = exc
     return failed

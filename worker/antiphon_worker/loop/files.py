@@ -4,29 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from antiphon.errors import LimitReached
-from antiphon.model import Message, ToolResult
-from antiphon.redis.files import SessionFiles, has_contents, stored_ids
+from antiphon.input.ids import SessionId
+from antiphon.model import Item, Message, ToolResult
+from antiphon.redis.files import WITH_FILES, SessionFiles, has_contents, named_files
+from antiphon.wire.cell import Cell
 
 
 class TurnFiles:
     """The files of the session whose turn runs. ``patiently`` repeats a call while Redis is unreachable."""
 
     def __init__(
-        self, files: SessionFiles, patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+        self,
+        cell: Cell,
+        session: SessionId,
+        patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
     ) -> None:
-        self._files = files
+        self._where = cell, session
         self._patiently = patiently
+
+    @cached_property
+    def _files(self) -> SessionFiles:
+        return SessionFiles(*self._where)
 
     async def filled(self, messages: list[Message]) -> list[Message]:
         """Return the messages as a model service receives them, with the contents of stored files."""
-        if not stored_ids(messages):
-            return messages
-        return await self._patiently(lambda: self._files.filled(messages))
+        for message in messages:
+            for part in message.parts:  # most are text, and cost no call
+                if part.__class__ in WITH_FILES and named_files(part):
+                    return await self._patiently(lambda: self._files.filled(messages))
+        return messages
 
     async def kept(self, results: Sequence[ToolResult]) -> list[ToolResult]:
         """Return the results of tools with their large contents stored. One that has no room becomes an error."""
@@ -34,10 +46,12 @@ class TurnFiles:
 
     async def kept_answer(self, message: Message) -> Message:
         """Return the answer of a model with its large contents stored. It stays as it is if they have no room."""
-        if not any(map(has_contents, message.parts)):
-            return message
-        with suppress(LimitReached):
-            [message] = await self._patiently(lambda: self._files.moved([message]))
+        large = False
+        for part in message.parts:  # most are text, and cost no call
+            large = large or (part.__class__ is Item and has_contents(part))
+        if large:
+            with suppress(LimitReached):
+                [message] = await self._patiently(lambda: self._files.moved([message]))
         return message
 
     async def _kept(self, result: ToolResult) -> ToolResult:

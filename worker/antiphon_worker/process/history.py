@@ -20,13 +20,11 @@ from antiphon.input.request import AgentSpec, TurnRequest, refuse_newer
 from antiphon.model import TERMINAL, Message, ToolOutcome, decode_history, decode_message
 from antiphon.redis.archived import restore
 from antiphon.redis.edits import found_in
-from antiphon.redis.files import SessionFiles
 from antiphon.redis.turn_records import runs_of
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn, readable
 from antiphon_worker.archive import Archive, ArchiveUnavailable
-from antiphon_worker.loop.files import TurnFiles
 from antiphon_worker.loop.run_turn import WindowPlace
 from antiphon_worker.loop.unfinished import note_of, outcomes_of
 from antiphon_worker.loop.visible_history import LoadedHistory
@@ -62,11 +60,6 @@ def loaded_history(cell: Cell, turn: ClaimedTurn, agent: AgentSpec) -> LoadedHis
 def window_field(window: WindowPlace | None) -> str:
     """Return what the session keeps for its next turn: where the window began and the tokens counted for it."""
     return "" if window is None else f"{window.start}:{window.counted}"
-
-
-def files_of(cell: Cell, turn: ClaimedTurn, lease: Lease) -> TurnFiles:
-    """Return the files that the session stores, for a turn that holds this lease."""
-    return TurnFiles(SessionFiles(cell, turn.session_id), lambda call: patiently(lease, call))
 
 
 async def untold_calls(cell: Cell, turn: ClaimedTurn) -> list[Message]:
