@@ -8,6 +8,7 @@ import { createServer as createRawServer } from "node:net";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { AlreadyDecided, Client, StreamGap, TooMany, Unauthorized, Unavailable } from "../src/index.js";
+import { RedisClient } from "../src/redis/index.js";
 
 const HEAD = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const STRIDE = process.env.ANTIPHON_NODE_SHORT ? 7 : 1; // the short form cuts at every seventh byte
@@ -255,4 +256,12 @@ test("nothing is left of what has ended: no timer, no socket, and the process en
   clearTimeout(late);
   assert.deepEqual([code, signal, printed], [0, null, "done\n"]);
   assert.equal(await new Promise((done) => server.getConnections((_, number) => done(number))), 0);
+});
+
+test("a node of a Redis Cluster is refused with what to use instead", async () => {
+  for (const said of ["MOVED 866 127.0.0.1:7001", "CROSSSLOT Keys in request don't hash to the same slot"]) {
+    const node = { sendCommand: async () => Promise.reject(new Error(said)), multi: () => ({}) };
+    const client = new RedisClient({ ...node, isOpen: true, options: {}, withTypeMapping: () => node });
+    await assert.rejects(client.submit("s", "Hello"), { code: "store_unsupported", message: /use Client .* with the URL of a gateway/ });
+  }
 });

@@ -3,7 +3,7 @@
 import { EventStream } from "./event_stream.js";
 import { Http } from "./http.js";
 import type { ClientOptions, Asked } from "./http.js";
-import type { HistoryPage, HistoryQuery, Input, JsonObject, Keep, Operations, Response, Snapshot, Status, SubmitOptions, TurnInfo } from "./types.js";
+import type { FilePart, HistoryPage, HistoryQuery, ImagePart, Input, JsonObject, Keep, Operations, Response, Snapshot, Status, SubmitOptions, TurnInfo } from "./types.js";
 export type Follow = {
     /**
      * the `seq` of the last event seen; 0 for all that are kept
@@ -140,6 +140,22 @@ export declare class Session {
      * @returns {Promise<string | null>}
      */
     cancel(options?: CancelOptions): Promise<string | null>;
+    /**
+     * Store a file in the session, and return it for use in messages. A repetition stores nothing twice.
+     *
+     * @param {Blob | ArrayBuffer | Uint8Array<ArrayBuffer>} content
+     * @param {{ name?: string, mediaType?: string, signal?: AbortSignal }} [options]
+     * @returns {Promise<ImagePart | FilePart>}
+     */
+    addFile(content: Blob | ArrayBuffer | Uint8Array<ArrayBuffer>, { name, mediaType, signal }?: {
+        name?: string;
+        mediaType?: string;
+        signal?: AbortSignal;
+    }): Promise<ImagePart | FilePart>;
+    /** The content of a stored file. @param {string} file @param {{ signal?: AbortSignal }} [options] @returns {Promise<Blob>} */
+    readFile(file: string, { signal }?: {
+        signal?: AbortSignal;
+    }): Promise<Blob>;
     /** Delete the session, and cancel its turns. Returns whether there was one. */
     delete(): Promise<boolean>;
 }
@@ -175,6 +191,10 @@ export declare class Turn {
     approve(callId: string, options?: {
         by?: string;
         arguments?: JsonObject;
+    }): Promise<void>;
+    /** Rate the turn with a score from -1 (bad) to 1 (good). @param {number} score @param {{ note?: string }} [options] @returns {Promise<void>} */
+    feedback(score: number, { note }?: {
+        note?: string;
     }): Promise<void>;
     /** Reject a tool call: it does not run, and the model receives the reason. @param {string} callId @param {{ by?: string, reason?: string }} [options] */
     reject(callId: string, options?: {

@@ -23,7 +23,18 @@ export type Asked = {
      * what is undefined is left out
      */
     query?: Record<string, unknown>;
+    /**
+     * is sent as JSON
+     */
     body?: unknown;
+    /**
+     * in place of a body: a file, with its media type
+     */
+    content?: Blob;
+    /**
+     * whether the answer is the content of a file
+     */
+    file?: boolean;
     headers?: Record<string, string>;
     signal?: AbortSignal;
     /**

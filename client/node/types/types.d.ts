@@ -215,6 +215,7 @@ export interface ImagePart {
   data?: string | null;
   media_type?: string | null;
   detail?: string | null;
+  id?: string | null;
 }
 /** A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``. */
 export interface FilePart {
@@ -224,6 +225,7 @@ export interface FilePart {
   file_id?: string | null;
   media_type?: string | null;
   name?: string | null;
+  id?: string | null;
 }
 /** The model declined, in its own words. */
 export interface RefusalPart {
@@ -280,6 +282,7 @@ export interface TurnInfo {
   user_error?: string | null;
   user?: string | null;
   waits?: Wait[];
+  feedback?: Feedback | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -318,6 +321,13 @@ export interface Wait {
   event?: string;
   after?: number;
 }
+/** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom. */
+export interface Feedback {
+  score: number;
+  note?: string | null;
+  by?: string | null;
+  at?: number;
+}
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
   start?: number;
@@ -337,6 +347,17 @@ export interface AddMessages {
 /** ``to`` is the id of the message that is to be the last one. */
 export interface Rewind {
   to: string;
+}
+/** The stored files of a session, ordered by id. */
+export interface FileList {
+  files: FileEntry[];
+}
+/** A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes. */
+export interface FileEntry {
+  id: string;
+  size: number;
+  media_type?: string | null;
+  name?: string | null;
 }
 /** A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's. */
 export interface Submit {
@@ -542,6 +563,71 @@ export interface TurnFailure {
   message: string;
   user_message?: string;
 }
+/** How good the turn was, from -1 (bad) to 1 (good), and perhaps why. */
+export interface Rate {
+  score: number;
+  note?: string | null;
+}
+/** Of which ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn. */
+export interface FeedbackQuery {
+  agent?: string | null;
+  since?: number;
+  conversation?: boolean;
+  tenant?: string | null;
+  limit?: number;
+}
+/** Turns with feedback, the last feedback first. */
+export interface RatedPage {
+  turns: RatedTurn[];
+}
+/** A turn with feedback: what ``TurnInfo`` tells, and the ``revision`` of the agent on which it ran. */
+export interface RatedTurn {
+  turn_id: string;
+  session_id: string;
+  status: Status;
+  input?: Message[];
+  agent?: string | null;
+  metadata?: JsonObject;
+  key?: string | null;
+  created?: number;
+  due?: number | null;
+  run?: number;
+  attempt?: number;
+  started?: number | null;
+  ended?: number | null;
+  code?: string | null;
+  error?: string | null;
+  usage?: Usage;
+  messages?: Message[];
+  calls?: OpenCall[];
+  decisions?: Decision[];
+  service?: ServiceAnswer | null;
+  steered_into?: string | null;
+  tenant?: string | null;
+  user_error?: string | null;
+  user?: string | null;
+  waits?: Wait[];
+  feedback?: Feedback | null;
+  revision?: string;
+  conversation?: Message[];
+}
+/** An ended turn, to be replayed without a network: see ``antiphon.testing.replay``. */
+export interface Recording {
+  turn_id: string;
+  session_id: string;
+  status: Status;
+  input: Message[];
+  messages: Message[];
+  history?: Message[];
+  agent?: string | null;
+  revision?: string;
+  system?: string | null;
+  variables?: JsonObject;
+  request?: JsonObject;
+  code?: string | null;
+  error?: string | null;
+  version?: number;
+}
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
@@ -617,6 +703,7 @@ export interface FailedTurn {
   user_error?: string | null;
   user?: string | null;
   waits?: Wait[];
+  feedback?: Feedback | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -772,12 +859,16 @@ export interface TenantLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
+  user_turns?: number | null;
+  user_per_minute?: number | null;
 }
 /** The limits of a tenant. One that is left out, or null, is the default again. */
 export interface SetLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
+  user_turns?: number | null;
+  user_per_minute?: number | null;
 }
 /** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
 export interface AgentsQuery {
@@ -800,6 +891,20 @@ export interface AgentRevision {
   promoted?: boolean;
   sessions?: number | null;
   pinned?: number | null;
+  figures?: Figures;
+}
+/** How the turns of a revision went that ended in the last weeks. */
+export interface Figures {
+  finished?: number;
+  failed?: number;
+  cancelled?: number;
+  tool_calls?: number;
+  tool_errors?: number;
+  tokens?: number;
+  cost?: number;
+  seconds?: number;
+  rated?: number;
+  scores?: number;
 }
 /** Which revisions of an agent sessions take at their next turns. */
 export interface Promotion {
@@ -953,6 +1058,7 @@ export interface EventFields {
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   handoff: { source: string; target: string; reason: string };
+  child_event: { child_id: string; call_id: string; agent: string; depth: number; event: JsonObject };
   turn_finished: { response: Response | null; steered_into: string };
   turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };
@@ -1006,6 +1112,10 @@ export interface Operations {
   clear_history: { asked: { session: string }; answer: undefined };
   /** Remove all messages after a given one; refused with 409 while a turn runs */
   rewind_session: { asked: { session: string } & Rewind; answer: undefined };
+  /** List the stored files of a session: those that were added, and those of messages and tools */
+  list_files: { asked: { session: string }; answer: FileList };
+  /** Remove a stored file; messages that name it stay */
+  remove_file: { asked: { session: string; file: string }; answer: undefined };
   /** Submit a turn */
   submit_turn: { asked: { session: string } & Submit; answer: Submitted };
   /** Replace a message of the user's, and answer the new one */
@@ -1024,6 +1134,12 @@ export interface Operations {
   cancel_turn: { asked: { turn: string } & Cancel; answer: Cancelled };
   /** Run a failed turn again */
   requeue_turn: { asked: { turn: string }; answer: undefined };
+  /** Give feedback about a turn */
+  rate_turn: { asked: { turn: string } & Rate; answer: undefined };
+  /** List the turns with feedback, as long as they are kept, the last feedback first */
+  list_feedback: { asked: FeedbackQuery; answer: RatedPage };
+  /** Read an ended turn as a recording, to replay it in a test */
+  record_turn: { asked: { turn: string }; answer: Recording };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */

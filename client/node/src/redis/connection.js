@@ -27,6 +27,11 @@ const ANSWER_MS = 5000;
 // What a server says while it cannot answer, in contrast to what is wrong with the command.
 const PASSING = new Set(["LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "OOM", "NOREPLICAS"]);
 
+// What a node of a cluster says of keys that are not there.
+const OF_A_CLUSTER = new Set(["MOVED", "ASK", "CROSSSLOT"]);
+const NO_CLUSTER =
+  "A Redis Cluster cannot be used from Node without a gateway: use Client of the package antiphon with the URL of a gateway (antiphon serve).";
+
 export class Connection {
   /** @param {any} client of node-redis or ioredis @param {number} patience seconds */
   constructor(client, patience) {
@@ -67,6 +72,7 @@ export class Connection {
       return new UsageError("The Redis client is not connected, or was closed: connect it first.", { code: "client_closed", cause: error });
     }
     const word = error?.code === undefined ? /^[A-Z]{3,}\b/.exec(String(error?.message))?.[0] : undefined;
+    if (word && OF_A_CLUSTER.has(word)) return new AntiphonError(NO_CLUSTER, { code: "store_unsupported", cause: error });
     if (word && !PASSING.has(word)) {
       return new AntiphonError(`Redis refuses a command: ${error.message}`, { code: "store", cause: error });
     }
@@ -76,6 +82,7 @@ export class Connection {
 
 /** @param {any} client @returns {Driver} */
 function driverOf(client) {
+  if (client?.isCluster || client?.masters) throw new UsageError(NO_CLUSTER, { code: "usage" });
   if (client?.options?.keyPrefix) {
     throw new UsageError("The Redis client must have no keyPrefix: other services would not find its keys.", { code: "usage" });
   }

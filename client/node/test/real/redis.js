@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { Redis as Ioredis } from "ioredis";
-import { createClient } from "redis";
+import { createClient, createCluster } from "redis";
 import { textOf } from "../../src/index.js";
 import { NotFound, RedisClient, Refused, ResultTimeout, StreamGap, TurnCancelled, TurnFailed, Unavailable, UsageError } from "../../src/redis/index.js";
 import { Client } from "../../src/index.js";
@@ -216,6 +216,8 @@ test("a client that is no client, is closed or hides keys is refused", async () 
   assert.throws(() => new RedisClient({}), UsageError);
   assert.throws(() => new RedisClient([]), UsageError);
   assert.throws(() => new RedisClient(new Ioredis({ keyPrefix: "x:", lazyConnect: true })), /keyPrefix/);
+  assert.throws(() => new RedisClient(createCluster({ rootNodes: [{ url: stand.redis }] })), /use Client .* with the URL of a gateway/);
+  assert.throws(() => new RedisClient(new Ioredis.Cluster([stand.redis], { lazyConnect: true })), /use Client .* with the URL of a gateway/);
   await assert.rejects(new RedisClient(createClient({ url: stand.redis })).session("s").snapshot(), /connect/);
 });
 
