@@ -252,9 +252,9 @@ def seconds_until_newer(turn: ClaimedTurn) -> float:
     return min(max(turn.spent_ms / 4000, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
 
 
-async def noticed(outcome: Outcome, hooks: Hooks | None) -> Outcome:
+async def noticed(outcome: Outcome, hooks: Hooks) -> Outcome:
     """Return the outcome of a turn, after its hooks have taken note of a failure."""
-    if isinstance(outcome, Failed) and hooks is not None:
+    if isinstance(outcome, Failed):
         await hooks.failed(outcome.code, outcome.message)
     return outcome
 

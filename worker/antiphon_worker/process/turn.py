@@ -174,7 +174,8 @@ class TurnAttempt:
 
     async def run(self) -> Outcome:
         try:
-            return await self._end(await noticed(await self._work(), self._hooks))
+            outcome = await self._work()
+            return await self._end(outcome if self._hooks is None else await noticed(outcome, self._hooks))
         except StopSignal:
             return Superseded()
         finally:

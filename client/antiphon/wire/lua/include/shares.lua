@@ -2,7 +2,7 @@
 -- wait in the tenant's line. Without a tenant, turns of high priority have a place together, and so do those of low
 -- priority; all other turns stand in the queue by themselves.
 -- `share:<share>` names for each queue the turn that has the place, or '' if a line waits while none has it.
-local HEAD_START_MS = {high = 600000, low = -600000}
+local HEAD_START_MS, ROUND_MS, KEEP_ROUNDS_MS = {high = 600000, low = -600000}, 60000, 86400000
 
 local function share_of(tenant, priority) return tenant and '@' .. tenant or priority or nil end
 
@@ -26,7 +26,6 @@ end
 
 -- Where a user's turn stands in the line of a tenant: a round (a minute) behind the user's last one there, or at the end of
 -- the round that the first turn has begun. `rounds:<share>` has each user's last turn and its place, without a head start.
-local ROUND_MS, KEEP_ROUNDS_MS = 60000, 86400000
 local function place_of_user(turn, line, share, user, at)
   local rounds, name, first = key_rounds(share), redis.sha1hex(user), redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
   local last, place = string.match(redis.call('HGET', rounds, name) or '', '^(%S+) (%S+)$')
