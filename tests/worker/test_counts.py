@@ -10,8 +10,9 @@ import gc
 import selectors
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 
 import pytest
 from bench.counting import CountingProxy
@@ -45,6 +46,8 @@ MOST_COMMANDS = {"submit": 20, "claim": 21, "emit 1": 5, "emit 4": 11, "finish":
 MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 13
+# … from a message of Redis to the event that a subscriber gets, and how many bytes one takes that waits for an event.
+MOST_CALLS_A_FOLLOWED_EVENT, MOST_BYTES_AN_IDLE_SUBSCRIPTION = 30, 2100
 # … and to encrypt an event and decrypt it again.
 MOST_CALLS_AN_ENCRYPTED_EVENT = 52
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
@@ -305,9 +308,27 @@ async def test_a_subscriber_makes_no_round_trip_for_an_event(cell, way):
             first = await anext(events)
             way.reset()
             assert await cell.say(turn, 2, *[body() for _ in range(100)]) == ""
-            seen = [(await anext(events)).seq for _ in range(100)]
+            with counted_calls() as calls:
+                seen = [(await anext(events)).seq for _ in range(100)]
         assert seen == list(range(first.seq + 1, first.seq + 101))
+        assert calls() / 100 <= MOST_CALLS_A_FOLLOWED_EVENT
         assert sum(b"SUBSCRIBE" not in data for data in way.sent) == 0
+
+
+async def test_an_idle_subscription_takes_little_memory(redis_url):
+    number = 200
+    async with AsyncClient(redis_url) as client, AsyncExitStack() as stack:
+        await stack.enter_async_context(client.subscribe("warm-up", 0))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for n in range(number):
+                await stack.enter_async_context(client.subscribe(f"s{n}", 0))
+            gc.collect()
+            taken = tracemalloc.get_traced_memory()[0] / number
+        finally:
+            tracemalloc.stop()
+    assert taken <= MOST_BYTES_AN_IDLE_SUBSCRIPTION
 
 
 TENANT_READS = {

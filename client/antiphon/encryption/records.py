@@ -177,7 +177,7 @@ class Sealer(Values):
         if FORMS[name].text:
             return self._open_text(place, name, data)
         if self.ring is None:
-            found = _SEALED.search(data)
+            found = _SEALED.search(data) if MARK in data else None
             return self.decrypted(place, name, found[1]) if found else data
         lines = data.split(b"\n") if name in LINES else [data]
         try:

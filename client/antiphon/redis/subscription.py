@@ -17,9 +17,8 @@ import math
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
@@ -76,13 +75,14 @@ class Subscription(EventIterator):
         self._life = b""  # which session of this id it reads; empty until there is one
         self._entry: bytes | None = None  # the event at the cursor, once this subscription has seen it
         self._at = 0  # its time
-        self._stack = AsyncExitStack()
+        self._listens: AbstractAsyncContextManager[Listener] | None = None
         self._listener: Listener | None = None
         self._confirmed = False
         self._started = False
-        self._log: deque[tuple[int, bytes]] = deque()  # read from the log, and not given yet
+        self._log: list[tuple[int, bytes]] = []  # read from the log, and not given yet
         self._behind = True  # the log may hold more than was read
         self._quiet = 0  # how often nothing was new after a silence
+        self._silence = _silence(0)
         self.patiently = Patience(cell, feed, f"session {session_id}", session_id)
 
     async def __aenter__(self) -> Self:
@@ -116,11 +116,13 @@ class Subscription(EventIterator):
         """Stop listening. Whoever waits for an event is told that there are no more."""
         if self._listener is not None:
             self._listener.close(StopAsyncIteration())
-        await self._stack.aclose()
+        listens, self._listens = self._listens, None
+        if listens is not None:
+            await listens.__aexit__(None, None, None)
 
     async def following(self) -> Event:
         while True:
-            if await self._ready():
+            if (self._behind or self._log or not self._started) and await self._ready():
                 return self._from_log(decode_event)
             event = await self._from_channel(decode_event)
             if event is not None:
@@ -170,30 +172,30 @@ class Subscription(EventIterator):
         if self._listener is None:
             self.patiently.begin()
             channel = self._cell.keys.live(self._cell.database, self.session_id)
-            self._listener = await self._stack.enter_async_context(self._feed.listen(channel))
+            listens = self._feed.listen(channel)
+            self._listener = await listens.__aenter__()
+            self._listens = listens
         return self._listener
 
     async def _from_channel(self, decode: Callable[[bytes], E]) -> E | None:
         """Return the next event of the channel, or None if the log must be read."""
         try:
             listener = self._listener or await self._listening()
-            message = await listener.get(self.patiently.left(self._silence()))
-            self._quiet = 0
+            message = await listener.get(self.patiently.left(self._silence))
+            quiet = 0
         except TimeoutError:
-            self._quiet += 1
+            quiet = self._quiet + 1
             if await self.patiently(self._newest) > (self.cursor or 0):
-                self._quiet = 0
+                quiet = 0
                 self._feed.reconnect()
             message = RESYNC
+        if quiet != self._quiet:
+            self._quiet, self._silence = quiet, _silence(quiet)
         self.patiently.heard = time.monotonic()
         event = self._next_event(message, decode) if self._life else None
         if event is None and not self._seen(message):
             self._behind = True
         return event
-
-    def _silence(self) -> float:
-        """Return how long to wait for a message, which differs so that not all sessions are checked at once."""
-        return SILENCE_SECONDS * min(2**self._quiet, MOST_SILENCES) * random.uniform(0.8, 1.0)
 
     async def _read_log(self) -> None:
         """Read what the log holds after the cursor, or a page of it."""
@@ -210,7 +212,7 @@ class Subscription(EventIterator):
                 f"Event {seq} cannot be decoded; continue after it with after={seq}. {exc}",
                 session_id=self.session_id,
             ) from exc
-        self._log.popleft()
+        del self._log[0]
         return event
 
     def _next_event(self, message: bytes, decode: Callable[[bytes], E]) -> E | None:
@@ -294,6 +296,11 @@ class Subscription(EventIterator):
         if self._life and found != self._life:
             raise self._gap("The session was created again" if found else "The session has ended")
         self._life = found or b""
+
+
+def _silence(quiet: int) -> float:
+    """Return how long to wait for a message, which differs so that not all sessions are checked at once."""
+    return SILENCE_SECONDS * min(2**quiet, MOST_SILENCES) * random.uniform(0.8, 1.0)
 
 
 def _place(event: bytes) -> tuple[int, int]:
