@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
 import pytest
@@ -116,6 +116,19 @@ async def test_a_child_has_the_tenant_and_the_user_of_its_parent_and_is_in_no_li
         [child] = [one async for one in client.sessions(tenant="acme", parent="s")]
         [message, _] = (await client.snapshot(child.session_id)).messages
         assert message.by == "ada"
+
+
+async def test_children_live_on_other_cells_than_their_parent(redis_url):
+    urls = [f"{redis_url.rpartition('/')[0]}/{number}" for number in (1, 2)]
+    desk = Desk([ASK] * 8, "Done.")
+    async with AsyncClient(urls) as client, AsyncExitStack() as workers:
+        for url in urls:
+            app = App(agents=[desk.writer])
+            await workers.enter_async_context(running_worker(url, app, cells=",".join(urls)))
+        turn = await client.submit("s", "Plan it.", agent="writer")
+        assert [call.result for call in (await turn.result(20)).tool_calls] == ["In November."] * 8
+        cells = {client.connections.cell_of_session(one).name for one in await client.session("s").children()}
+        assert len(cells) == 2
 
 
 async def test_several_children_run_in_parallel(place):
