@@ -145,11 +145,10 @@ class App:
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
-        for agent in _listed(agents, "agents"):
-            self._add_agent(agent)
+        self._add_agents([*_listed(agents, "agents")])
         self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
-        closed = bool(self._agents or self._tools or self._providers)
-        self._door = Door(self._agents, for_travellers, travelling or (Allow() if closed else None))
+        allow = travelling or (Allow() if self._agents or self._tools or self._providers else None)
+        self._door = Door(self._agents, for_travellers, allow, self.only)
 
     def _begin_revisions(self, rollout: Takes | Rollout | None) -> None:
         """Take what decides on the revisions of its agents, which are added next."""
@@ -169,6 +168,12 @@ class App:
             check_provider(self.titles.provider, self._providers)
         self.memories.noted = f" {SEARCH_CURSOR}" if self.search else ""
         self.memories.first_noted = f" {TITLES_CURSOR}" if self.titles is not None else ""
+
+    def _add_agents(self, agents: Sequence[Any]) -> None:
+        """Add agents with those that they bring. ``only`` names a single one that brings others."""
+        for agent in agents:
+            self._add_agent(agent)
+        self.only = agents[0].name if len(agents) == 1 < len(self._agents) else ""
 
     def _add_agent(self, agent: Agent) -> None:
         if not is_a(agent, Travelling):

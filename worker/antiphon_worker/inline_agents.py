@@ -64,10 +64,16 @@ class Allow:
 
 
 class Door:
-    """Chooses the agent of a turn, and refuses what the App does not allow. ``None`` allows everything."""
+    """Chooses the agent of a turn, and refuses what the App does not allow. ``None`` allows everything.
 
-    def __init__(self, agents: Mapping[str, AgentSpec], tools: Collection[str], allow: Allow | None) -> None:
+    ``only`` names the agent of turns that name none, where the App has others only because that one brings them.
+    """
+
+    def __init__(
+        self, agents: Mapping[str, AgentSpec], tools: Collection[str], allow: Allow | None, only: str = ""
+    ) -> None:  # fmt: skip
         self._agents = agents
+        self._only = only
         self._tools = tools
         self._allow = allow
 
@@ -113,6 +119,8 @@ class Door:
             known = self._agents.get(asked.name or "")
             return known if known is not None and without_targets(known) == without_targets(asked) else None
         if asked is None:
+            if self._only:
+                return self._agents[self._only]
             if len(self._agents) == 1:
                 return next(iter(self._agents.values()))
             raise UnknownAgent(

@@ -432,6 +432,24 @@ async def test_a_turn_keeps_the_revision_of_the_agent_that_it_was_handed_to(redi
     assert changed == ([] if rollout.timeout else [("billing", old.revisions["billing"].id)])
 
 
+async def test_a_turn_that_names_no_agent_goes_to_the_one_that_was_listed(redis_url):
+    desk, other = Desk(after="stay"), App(agents=[], tools=[look_up])
+    app = App(agents=[desk.support])
+    async with (
+        AsyncClient(redis_url) as client,
+        running_worker(redis_url, other),
+        running_worker(redis_url, app),
+    ):
+        await wait_until_async(lambda: _advertised(client, 2), 20, "both are known")
+        for number in range(4):  # either worker is the first one
+            turn = await client.submit(f"s{number}", "Is it paid?")
+            assert (await turn.result(30)).text == "It is paid."
+        assert (await (await client.submit("s0", "Really?")).result(30)).messages[0].agent == "billing"
+    both = App(agents=[desk.support, desk.billing])
+    with pytest.raises(UnknownAgent, match="has several"):
+        both.agent(None)
+
+
 async def test_an_inline_agent_brings_the_agents_that_it_hands_over_to(redis_url):
     billing = Agent("heard", "any", name="billing", handoffs=["support"])
     support = Agent("said", "any", name="support", handoffs=[billing])

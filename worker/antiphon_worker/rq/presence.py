@@ -190,7 +190,7 @@ class AppParts(Struct, omit_defaults=True):
 
     ``calls`` are the other tools of the agents: calls that have waited for a decision need them. ``models`` are those
     that agents that come with turns may name, None for any. ``more`` is true where names were left out.
-    ``revisions`` are those of the agents, by name.
+    ``revisions`` are those of the agents, by name. ``only`` names the agent of turns that name none, if there are more.
     """
 
     prefix: str
@@ -202,6 +202,7 @@ class AppParts(Struct, omit_defaults=True):
     models: list[str] | None = None
     more: bool = False
     revisions: dict[str, Revision] = field(default_factory=dict)
+    only: str = ""
 
     @classmethod
     def of(
@@ -225,7 +226,9 @@ class AppParts(Struct, omit_defaults=True):
     @classmethod
     def of_app(cls, prefix: str, app: App) -> AppParts:
         """Return the parts of an App."""
-        return cls.of(prefix, **app.parts(), revisions=app.revisions)
+        found = cls.of(prefix, **app.parts(), revisions=app.revisions)
+        found.only = app.only
+        return found
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)
@@ -254,7 +257,7 @@ class AppParts(Struct, omit_defaults=True):
         if not set(to_run) <= {*self.tools, *self.calls, *sent}:
             return False
         if asked is None:
-            return len(self.agents) == 1
+            return bool(self.only) or len(self.agents) == 1
         if isinstance(asked, str) or asked.name in self.agents:
             return (asked if isinstance(asked, str) else asked.name) in self.agents
         stops = asked.limits.stop if asked.limits else []
