@@ -192,14 +192,14 @@ def queues(argv: list[str]) -> int:
 
 
 def cells(argv: list[str]) -> int:
-    """List the cells with their servers, sessions and load
+    """List the cells with their servers, sessions, load and lag
 
     On a Redis Cluster, a cell is listed with the node that has its slot now. Exit code 1 if a cell takes no turns.
     """
     parser = command_parser(cells)
     options = _parsed(parser, argv)
     found = asyncio.run(cell_states(redis_urls(options.redis_url), prefix_of(options.prefix)))
-    head = "cell, node, state, sessions, running, queued, oldest, workers, memory"
+    head = "cell, node, state, sessions, running, queued, oldest, workers, lag, memory"
     print_found(options, found, head, [_cell_row(one) for one in found], "")
     return 0 if all(one.writable for one in found) else 1
 
@@ -210,7 +210,7 @@ def _cell_row(one: CellState) -> list[object]:
         one.name, one.node or "-", "ready" if one.writable else "read-only" if one.up else "unreachable",
         "-" if one.sessions is None else one.sessions, sum(queue.running for queue in one.queues),
         sum(queue.queued for queue in one.queues), f"{oldest:.0f} s" if oldest else "-",
-        "-" if one.workers is None else len(one.workers),
+        "-" if one.workers is None else len(one.workers), "-" if one.lag is None else f"{one.lag * 1000:.0f} ms",
         "-" if one.memory is None else f"{one.memory[0] / 1e6:.0f} MB",
     ]  # fmt: skip
 

@@ -125,7 +125,8 @@ class CellState(Struct):
     ``node`` is the address of its Redis, on a cluster that of the node that has its slot, and ``sessions`` how many
     sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
     may not read them. ``rq_prefix`` is how the keys of RQ begin. ``revisions`` are the figures of the revisions that
-    its workers have, by ``agent@revision``.
+    its workers have, by ``agent@revision``. ``lag`` is how late the slowest worker has published the events of the last
+    second, in seconds.
     """
 
     name: str
@@ -139,6 +140,7 @@ class CellState(Struct):
     sessions: int | None = None
     rq_prefix: str = ""
     revisions: dict[str, Figures] = field(default_factory=dict)
+    lag: float | None = None
 
 
 async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
@@ -160,6 +162,7 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
             workers = await worker_rows(cell)
             state.queues = await queue_rows(cell, workers)
             state.workers = await own_workers(cell, workers)
+            state.lag = max((row.lag for row in state.workers), default=None)
             state.counts = await counts(cell)
             state.memory = await memory_of(cell)
             state.sessions = await asked(cell.redis.zcard(cell.keys.sessions))

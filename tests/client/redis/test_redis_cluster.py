@@ -234,6 +234,8 @@ async def test_one_worker_process_serves_all_cells_and_dies_for_none_of_them(clu
         listed = await list_workers(ensemble.client.connections)
         assert sorted(row.pid for row in listed) == sorted(supervised.workers)
         assert sum(row.running for row in listed) == len(SESSIONS)
+        cells = forks.run([COMMAND, "cells", "--json", "--redis-url", ensemble.url])
+        assert all(json.loads(line)["lag"] >= 0 for line in cells.stdout.splitlines())
         lost = places[SESSIONS[0]]
         os.kill(lost, signal.SIGKILL)
         for name, place in places.items():
