@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from bench.counting import CountingProxy
 from support.cells import open_cell
 from support.eventually import wait_until_async
 from support.here import running_worker
@@ -68,6 +69,22 @@ async def test_at_the_start_passages_stand_between_the_history_and_the_newest_in
     assert request.messages[2].role == "user", "what users said has no authority"
     assert request.messages[3].text == "What is my cat called?"
     assert not any(NOTE in one.text for one in history), "it is not stored"
+
+
+async def test_recall_takes_the_tenant_from_the_claim(redis_url, redis, store):
+    memory = Memory(store, scope="tenant", recall="start")
+    lines = script(*["Yes."] * 3)
+    async with AsyncClient(redis_url) as client:
+        with CountingProxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as way:
+            async with running_worker(way.url, app_of(memory, lines)):
+                await said(client, "My cat is called Mia.", "s1", "acme")
+                await settled(redis_url, memory)
+                way.reset()
+                await said(client, "What is my cat called?", "s2", "acme")
+                sent = list(way.sent)
+    assert recalled(lines.requests[-1])
+    assert any(b"ant:remembered:" in data for data in sent)
+    assert not any(b"HGET" in data and b"tenant" in data for data in sent)
 
 
 async def test_the_tool_finds_what_the_model_asks_for(redis_url, store):

@@ -32,7 +32,7 @@ from antiphon_worker.memory.memories import Memories
 if TYPE_CHECKING:
     from langchain_core.documents import Document
 
-    from antiphon.memory.declaration import Memory
+    from antiphon.memory.declaration import FactModel, Memory
 
 log = logging.getLogger("antiphon.memory")
 
@@ -109,7 +109,7 @@ class _Recall:
         start = window_start(history.messages, inp.window, new=inp.new_messages, reported=history.counted)
         visible = [*history.messages[start:], *inp.new_messages]
         shown = frozenset(one.turn_id for one in visible if one.turn_id)
-        tenant = await tenant_of(self._cell, turn.session_id, turn.turn_id)
+        tenant = turn.tenant or await tenant_of(self._cell, turn.session_id, turn.turn_id)
         scope = self._memory.scope_key(self._cell.keys.deployment, tenant, agent.name, turn.session_id)
         whole = agent.window is None
         reader = _Reader(scope, (tenant, agent.name), turn.session_id, shown, whole, publish)
@@ -138,9 +138,12 @@ class _Recall:
         """Return facts and passages as text, or None if the memory does not answer in time."""
         try:
             async with asyncio.timeout(self._memory.timeout):
-                facts = await self._facts(reader)
-                room = self._memory.tokens - _tokens(facts)
-                passages = _as_much([_passage(one) for one in await self._passages(reader, query)], room)
+                facts, searching = "", self._passages(reader, query)
+                if self._memory.facts is None:
+                    found = await searching
+                else:
+                    facts, found = await asyncio.gather(self._facts(reader, self._memory.facts), searching)
+                passages = _as_much([_passage(one) for one in found], self._memory.tokens - _tokens(facts))
                 return "\n\n".join(part for part in (facts, passages) if part)
         except BaseException as exc:  # a store of anybody's: whatever it raises, the turn goes on
             if is_stop(exc):
@@ -153,11 +156,8 @@ class _Recall:
             reader.publish(RecallFailed(memory=self._memory.name, error=type(exc).__name__))
             return None
 
-    async def _facts(self, reader: _Reader) -> str:
+    async def _facts(self, reader: _Reader, model: FactModel) -> str:
         """Return what is known, the newest first, in at most half of the tokens."""
-        model = self._memory.facts
-        if model is None:
-            return ""
         scope = self._memory.scope_key(
             self._cell.keys.deployment, *reader.whose, reader.session_id, name=model.name
         )
