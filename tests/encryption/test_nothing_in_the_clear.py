@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 from redis import Redis
 from support.archives import end_life, is_archived
@@ -12,7 +14,7 @@ from support.receiver import Receiver
 
 from antiphon import Agent, Client, Message, tool
 from antiphon.errors import AgentError, ProviderRejected, ProviderUnreachable, TurnCancelled
-from antiphon.model import File
+from antiphon.model import File, Image, Item
 from antiphon.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context
@@ -176,6 +178,19 @@ def test_rewinds_edits_forks_files_and_messages(deployment):
         assert listed.metadata == {"m": MARKER}
         assert client.snapshot("s").messages == session.messages
     session.clear()
+
+
+def test_stored_files(deployment):
+    content = SAID.encode() * 20_000
+    picture = Image(data=b64encode(content + b"2").decode(), media_type="image/png")
+    deployment.use(script([SAID, Item("scripted", {"drawn": b64encode(content + b"3").decode()})], SAID))
+    session = deployment.agent().session("s")
+    file = session.add_file(content, name=f"{CORE}.txt")
+    session.run([SAID, file, picture])
+    session.run(SAID)
+    assert session.read_file(file).data == content
+    assert session.fork("fork").read_file(file).data == content
+    assert sorted(one.size for one in session.stored_files()) == [len(content) + n for n in (0, 1, 1)]
 
 
 def test_summaries(deployment):
