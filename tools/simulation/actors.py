@@ -159,7 +159,11 @@ class Actors:
             self._world.snapshot(random.choice([*self._world.model.sessions] or SESSIONS))
 
     def _operators(self, random: Random) -> None:
-        """They promote revisions, pause and roll back; some have read what others have changed since."""
+        """They promote revisions, pause, roll back and rate turns; some have read what others have changed since."""
+        turns = self._world.model.turns
+        if turns and random.random() < 0.3:
+            self._world.rate(random.choice([*turns]), random.choice([-1, 0.5, 1]))
+            return
         earlier = self._promotions[-1] if self._promotions and random.random() < 0.2 else None
         before = self._world.model.promotions if earlier is None else earlier
         known = read_promotions(before).agents.get(AGENT, Promotion())

@@ -450,6 +450,10 @@ class World:
         answer = run(self.cell.run("promote", before, text))
         return self.did(f"promote {after}", answer[0] == b"PROMOTED")
 
+    def rate(self, turn: str, score: float) -> None:
+        answer = run(self.cell.run("rate", turn, f'{{"score":{score}}}', score, "agent@app-a", 60_000))
+        self.did(f"rate {turn} {score}", answer[0])
+
     def begin(
         self, turn: ClaimedTurn, revision: str, pins: Mapping[str, str] | None, ran: Mapping[str, str] | None, *,
         moves: bool,
