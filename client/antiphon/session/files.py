@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Sequence
+from contextlib import suppress
 from mimetypes import guess_type
 from os import PathLike, fspath
 from pathlib import Path
@@ -123,7 +124,11 @@ class SessionFiles(ABC):
         >>> await session.remove_file(note), await session.remove_file(note)
         (True, False)
         """
-        return await (await self._ready()).remove_file(self._ref, stored_id(file))
+        file_id = stored_id(file)
+        if names := [name for name, one in (await self.files()).items() if one.id == file_id]:
+            with suppress(UsageError):  # a closed session keeps the names
+                await self._edit(Edit(unnamed=names))
+        return await (await self._ready()).remove_file(self._ref, file_id)
 
 
 def attached(file: Any, name: str | None, media_type: str | None) -> tuple[File | Image, bytes | None]:

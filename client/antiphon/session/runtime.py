@@ -100,10 +100,10 @@ class Edit(Struct):
 
     It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. What no turn sees does not
     wait (``beside_turns``). ``variables``, ``metadata`` and ``files`` are merged into the current ones. ``remove``
-    names the variables to remove, and ``rewind`` the message that is to be the last one. ``ends_with`` is called with
-    the last message or None, perhaps more than once, and returns the messages that take its place, if it has one.
-    ``becomes`` is called with all messages, perhaps more than once, and returns those that the history is to have:
-    copies of the ones that stay, and new ones with ids of their own.
+    names the variables to remove, ``unnamed`` the files to list no longer, and ``rewind`` the message that is to be
+    the last one. ``ends_with`` is called with the last message or None, perhaps more than once, and returns the
+    messages that take its place, if it has one. ``becomes`` is called with all messages, perhaps more than once, and
+    returns those that the history is to have: copies of the ones that stay, and new ones with ids of their own.
     """
 
     add: list[Message] = field(default_factory=list)
@@ -115,6 +115,7 @@ class Edit(Struct):
     remove: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
+    unnamed: list[str] = field(default_factory=list)
     if_busy: IfBusyEdit = "enqueue"
 
     @property
@@ -136,8 +137,9 @@ class Edit(Struct):
             changes["variables"] = left | self.variables
         if self.metadata:
             changes["metadata"] = known("metadata") | self.metadata
-        if self.files:
-            changes["files"] = known("files") | self.files
+        if self.files or self.unnamed:
+            named = {name: file for name, file in known("files").items() if name not in self.unnamed}
+            changes["files"] = named | self.files
         return changes
 
 

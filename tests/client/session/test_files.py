@@ -106,6 +106,7 @@ def test_a_removed_file_becomes_a_sentence(runtime):
     plan = session.add_file(b"%PDF", name="plan.pdf")
     session.run(["Read:", plan])
     assert session.remove_file(plan)
+    assert session.files == {}
     assert not session.remove_file(plan.id)
     session.run("Again?")
     assert lines.requests[-1].messages[0].parts[1] == Text("[plan.pdf is no longer available.]")
@@ -179,6 +180,14 @@ def test_a_closed_session_takes_no_file(runtime):
     session.close()
     with pytest.raises(UsageError, match="closed"):
         session.add_file(PHOTO, name="cat.png")
+
+
+def test_a_file_of_a_closed_session_can_be_removed(runtime):
+    session = runtime.agent().session("s")
+    photo = session.add_file(PHOTO, name="cat.png")
+    session.close()
+    assert session.remove_file(photo)
+    assert stored(session) == []
 
 
 def test_files_have_limits(runtime, monkeypatch):
