@@ -462,7 +462,9 @@ class AsyncClient:
         if session is not None and user is not None:
             raise UsageError("Pass session= or user=, not both.")
         if session is not None:
-            return await _forget_session(self, session_id(session), asked)
+            return await erasure.forget_session(
+                self.connections, session_id(session), lambda one: self.session(one, tenant=asked).delete()
+            )
         if user is not None:
             found = await _forget_user(self, user_name(user), asked)
         elif asked is not None:
@@ -489,8 +491,7 @@ class AsyncClient:
         if session is None and tenant is None and user is None:
             raise UsageError("Pass session=, tenant= or user=: what is to be exported.")
         asked = _tenant(tenant)
-        every = [] if session else [one async for one in self.sessions(tenant=asked, children=True)]
-        for known in [session] if session else [one.session_id for one in every]:
+        for known in await _to_export(self, session, asked):
             saved = await self.session(known, tenant=asked).to_dict()
             whose = user if user is not None and saved.get("users") != [user] else None  # of others too
             if whose is not None:
@@ -645,13 +646,10 @@ def _tenant(tenant: str | None) -> str | None:
     return None if tenant is None else tenant_id(tenant)
 
 
-async def _forget_session(client: AsyncClient, session: SessionId, tenant: str | None) -> Forgotten:
-    found, cell = Forgotten(), client.connections.cell_of_session(session)
-    if await client.session(session, tenant=tenant).delete():
-        found.sessions.append(session)
-    found.turns = await erase_turns(cell) or 0
-    await erasure.search([cell], {session}, None, found)
-    return found
+async def _to_export(client: AsyncClient, session: str | None, tenant: str | None) -> list[str]:
+    if session:
+        return [session, *await erasure.sub_agents_of(client.connections.cells, session)]
+    return [one.session_id async for one in client.sessions(tenant=tenant, children=True)]
 
 
 async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgotten:

@@ -21,6 +21,7 @@ Fence = NewType("Fence", str)
 _TURN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _EVENT_NAME = re.compile(r"[A-Za-z0-9_.:/@-]{1,128}")
+_SUB_AGENT = re.compile(r"child-[0-9a-f]{24}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
@@ -37,6 +38,16 @@ def tenant_id(value: object) -> str:
 def user_name(value: object) -> str:
     """Check the name of a user, which has the limits of a session id. Raises ``InvalidId``."""
     return _text(value, "user")
+
+
+def sub_agent_session(key: str) -> SessionId:
+    """Return the id of the session in which a sub-agent runs the call that a key names."""
+    return SessionId(f"child-{hashlib.sha256(key.encode()).hexdigest()[:24]}")
+
+
+def is_of_sub_agent(session: str) -> bool:
+    """Return whether a session is one of a sub-agent, which is deleted with that of its parent."""
+    return _SUB_AGENT.fullmatch(session) is not None
 
 
 def event_name(value: object) -> str:

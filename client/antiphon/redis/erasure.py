@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from antiphon.input.ids import SessionId, is_of_sub_agent
 from antiphon.model import Message
 from antiphon.model.budget import BUDGET_SCOPES
 from antiphon.model.promotions import Promotion, without
+from antiphon.redis.connections import Connections
 from antiphon.redis.files import stored_ids
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
+from antiphon.wire.editing import erase_turns
 from antiphon.wire.errors import asked
 from antiphon.wire.promotions import change_promotions
 
@@ -239,6 +242,47 @@ async def search(
         found.searched += one.searched
         found.left += one.left
         found.pending += one.pending
+
+
+async def forget_session(
+    connections: Connections, session: str, delete: Callable[[str], Awaitable[bool]]
+) -> Forgotten:
+    """Delete a session with those of its sub-agents, and search for what is left. Raises ``StoreError``."""
+    found = Forgotten()
+    doomed = [*await sub_agents_of(connections.cells, session), session]
+    for one in reversed(doomed):  # the session deletes those of its sub-agents, unless it has expired
+        if await delete(one) or one != session:
+            found.sessions.append(one)
+    cells = list(dict.fromkeys(connections.cell_of_session(SessionId(one)) for one in doomed))
+    for cell in cells:
+        found.turns += await erase_turns(cell) or 0
+    await search(cells, doomed, None, found)
+    return found
+
+
+async def sub_agents_of(cells: Iterable[Cell], session: str) -> list[str]:
+    """Return the sessions of a session's sub-agents, and of theirs, also if it has expired. Raises ``StoreError``."""
+    parents: dict[str, str] = {}
+    for cell in cells:
+        cursor = 0
+        while True:
+            pattern = cell.keys.session("child-*")
+            answer: Any = await asked(cell.redis.scan(cursor, pattern, SCANNED))
+            cursor = int(answer[0])
+            pipe = cell.redis.pipeline(transaction=False)
+            for key in answer[1]:
+                pipe.hget(key, "parent")
+            found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if answer[1] else []
+            for key, parent in zip(answer[1], found, strict=True):
+                name = text_of(key).removeprefix(pattern.removesuffix("child-*"))
+                if isinstance(parent, bytes) and is_of_sub_agent(name):
+                    parents[name] = text_of(parent)
+            if not cursor:
+                break
+    known = {session}
+    while new := {child for child, parent in parents.items() if parent in known} - known:
+        known |= new
+    return sorted(known - {session})
 
 
 async def note_archive(cells: Iterable[Cell], found: Forgotten) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import NotFound, ResultTimeout, TurnCancelled, TurnNotFound
+from antiphon.errors import CorruptRecord, NotFound, ResultTimeout, TurnCancelled, TurnNotFound
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
-from antiphon.input.ids import TurnId
+from antiphon.input.ids import SessionId, TurnId, is_of_sub_agent
 from antiphon.input.request import AgentSpec
 from antiphon.input.values import Asked, Keep
 from antiphon.model import Decision, Message, decode_history
@@ -229,15 +229,32 @@ class RedisRuntime:
     async def delete(self, session: SessionRef) -> bool:
         await self._check_tenant(session)
         await self._check_others_turn(session)
-        cell = await self._cell(session)
-        while isinstance(answer := await delete_session(cell, session.id, session.tenant), Busy):
-            found = await self._found(session, *NO_MESSAGES)
-            for turn_id in reversed(found.inbox):
-                turn = AsyncTurn(await self._connected(session.store), turn_id, session.id)
-                with suppress(TurnNotFound):  # another call has deleted it
-                    await turn.cancel("the session was deleted")
-                    await _ended(turn)
-        return answer
+        cell, gone = await self._cell(session), set[str]()
+        while True:
+            for child in await self._sub_agents(
+                session
+            ):  # first, so that a repetition after a crash finds them
+                if child not in gone:
+                    await self._cancel_turns(session)
+                    await self.delete(msgspec.structs.replace(session, id=child))
+                    gone.add(child)
+            if not isinstance(answer := await delete_session(cell, session.id, session.tenant), Busy):
+                return answer
+            await self._cancel_turns(session)
+
+    async def _sub_agents(self, session: SessionRef) -> list[SessionId]:
+        """Return the sessions in which sub-agents have run calls of a session, if it can be read."""
+        try:
+            return [SessionId(one) for one in await self.children(session) if is_of_sub_agent(one)]
+        except CorruptRecord:
+            return []
+
+    async def _cancel_turns(self, session: SessionRef) -> None:
+        for turn_id in reversed((await self._found(session, *NO_MESSAGES)).inbox):
+            turn = AsyncTurn(await self._connected(session.store), turn_id, session.id)
+            with suppress(TurnNotFound):  # another call has deleted it
+                await turn.cancel("the session was deleted")
+                await _ended(turn)
 
     async def sessions(
         self, store: Any, after: ListPlace | None, page: int

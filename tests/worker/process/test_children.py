@@ -6,14 +6,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
 import pytest
+from redis import Redis
 from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.here import running_worker
+from support.leaks import MARKER, dumped, holds
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
 from antiphon.client import AsyncClient
-from antiphon.errors import InvalidTool, UsageError
+from antiphon.errors import InvalidTool, TurnDeleted, UsageError
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
@@ -327,3 +329,58 @@ def test_the_revision_has_the_agent_that_a_tool_runs():
         return Agent("scripted", "any", name="writer", tools=[tool]).revision
 
     assert len({revision(), revision(agent="other"), revision(timeout=5)}) == 3
+
+
+def stored(redis_url):
+    with Redis.from_url(redis_url) as redis:
+        return [key for key, data in dumped(redis).items() if holds(data)]
+
+
+@pytest.mark.parametrize(
+    "whom", ["delete", {"session": "s"}, {"tenant": "acme"}, {"user": "ann"}, "expired"], ids=str
+)
+async def test_what_sub_agents_have_read_and_said_is_erased_with_the_session(redis_url, whom):
+    desk = Desk(
+        tool_call("research", input=MARKER), MARKER, answers=(tool_call("deeper", input=MARKER), MARKER)
+    )
+    deeper = Agent(script(MARKER, repeat=True), "any", name="deeper")
+    desk.research = Agent(script(tool_call("deeper", input=MARKER), MARKER), "any", name="research",
+                          tools=[deeper.as_tool()])  # fmt: skip
+    desk.writer = Agent(desk.said, "any", name="writer", tools=[desk.research.as_tool()])
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        turn = await client.submit("s", "Plan it.", agent="writer", tenant="acme", user="ann")
+        await turn.result(20)
+        own = client.session("s", tenant="acme").child(session_id="child-of-a-caller")
+        await own.add_message({"role": "user", "content": "Hello"})
+        [child] = [one for one in await client.session("s").children() if one != own.session_id]
+        assert len(await client.session(child).children()) == 1
+        exported = [one async for one in client.export(session="s")]
+        assert len({one["session_id"] for one in exported}) == 3
+        assert stored(redis_url)
+        if whom == "delete":
+            assert await client.session("s", tenant="acme").delete()
+            assert await client.session("s").children() == []
+        elif whom == "expired":
+            with Redis.from_url(redis_url) as redis:
+                redis.delete("ant:session:s", "ant:history:s", "ant:events:s", "ant:turns:s")
+            assert len((await client.forget(session="s")).sessions) == 2
+        else:
+            assert (await client.forget(**whom)).left == []
+        assert stored(redis_url) == []
+        if whom in ("delete", {"session": "s"}):
+            assert [one.text for one in await own.messages()] == ["Hello"], "which a caller has made"
+
+
+async def test_a_session_whose_sub_agent_runs_is_deleted(redis_url):
+    gate = Gate()
+    desk = Desk(
+        tool_call("research", input=MARKER), MARKER, answers=(tool_call("wait"), MARKER), tools=[gate.tool]
+    )
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        turn = await client.submit("s", MARKER, agent="writer")
+        await wait_until_async(lambda: gate.entered, 20)
+        assert await client.session("s").delete()
+        assert stored(redis_url) == []
+        gate.open.set()
+        with pytest.raises(TurnDeleted):
+            await turn.info()

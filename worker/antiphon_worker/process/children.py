@@ -11,7 +11,6 @@ seconds whether its parent still waits.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -20,7 +19,7 @@ import msgspec
 
 from antiphon.errors import AgentError, EventTimeout, StoreError, ToolError, TurnNotFound
 from antiphon.events import ChildEvent, Event, TurnQueued
-from antiphon.input.ids import SessionId, TurnId, turn_id_of_key
+from antiphon.input.ids import SessionId, TurnId, sub_agent_session, turn_id_of_key
 from antiphon.input.limits import LIMITS
 from antiphon.input.messages import to_input
 from antiphon.input.request import ParentTurn, TurnRequest
@@ -113,8 +112,7 @@ class Children:
 
     def _ids(self, context: Context) -> tuple[SessionId, TurnId]:
         """Return the ids of a child, which are the same in every attempt at its call."""
-        name = hashlib.sha256(context.key.encode()).hexdigest()[:24]
-        session = SessionId(f"child-{name}")
+        session = sub_agent_session(context.key)
         prefix = self._cells.of_session(session).keys.deployment
         return session, turn_id_of_key(session, context.key, "" if prefix == PREFIX else prefix)
 
