@@ -328,6 +328,7 @@ def test_tabs_and_visits_leave_connections_for_others(operation):
             page.driver.switch_to.window(tab)
             page.driver.close()
         page.driver.switch_to.window(tabs[0])
+        page.driver.set_page_load_timeout(300)
 
 
 @pytest.mark.short
