@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import random
+import signal
+from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
@@ -11,11 +15,14 @@ from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
+from support.source_tree import ROOT
+from support.trees import DEPTH, WIDTH
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
 from antiphon.client import AsyncClient
 from antiphon.errors import InvalidTool, TurnDeleted, UsageError
+from antiphon.events import decode_event
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
@@ -25,6 +32,7 @@ from antiphon_worker.process.lease import Stop, StopSignal
 
 pytestmark = pytest.mark.one_server
 
+TREES = 20
 ASK = tool_call("research", input="When is Kyoto best?")
 
 
@@ -309,6 +317,41 @@ async def test_a_worker_killed_with_a_child_goes_on_with_it(processes, ensemble,
     [child] = json.loads(capsys.readouterr().out)["children"]
     assert (child["agent"], child["status"]) == ("understudy", "finished")
     assert supervised.process.terminate() == 0
+
+
+@pytest.mark.nightly
+async def test_trees_of_depth_three_end_as_one_while_workers_are_killed(processes, redis_url):
+    env = {"PYTHONPATH": str(ROOT / "tests")}
+    worker = processes.worker(redis_url, "--app", "support.trees:app", "--processes", "3", env=env)
+    worker.wait_for_output("takes turns")
+    async with AsyncClient(redis_url) as client:
+        turns = [await client.submit(f"s{number}", "Go.") for number in range(TREES)]
+        ended = asyncio.gather(*(turn.result(240) for turn in turns))
+        killed = 0
+        while not ended.done():
+            os.kill(random.choice(worker.children()), signal.SIGKILL)
+            killed += 1
+            await asyncio.wait([ended], timeout=1.5)
+        for response in await ended:
+            assert response.text == " ".join(["leaf"] * WIDTH**DEPTH)
+        for session in [f"s{number}" for number in range(TREES)]:
+            await _whole(client, session, DEPTH)
+    assert killed > 1
+
+
+async def _whole(client, session, depth):
+    """Each child of a session has begun and ended once, in a stream without a gap, and so on below it."""
+    cell = client.connections.cell_of_session(session)
+    entries = await cell.redis.xrange(cell.keys.events(session))
+    events = [decode_event(fields[b"e"]) for _, fields in entries]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    children = await client.session(session).children()
+    assert len(children) == (WIDTH if depth else 0)
+    assert Counter(kind for _, kind in children_in(events)) == Counter(
+        {"turn_queued": len(children), "turn_finished": len(children)}
+    )
+    for child in children:
+        await _whole(client, child, depth - 1)
 
 
 def test_what_cannot_be_a_tool_is_refused():

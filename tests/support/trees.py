@@ -1,0 +1,27 @@
+"""An App whose turns are trees: the root asks two agents, each of these two others, and each of these two leaves."""
+
+from antiphon import Agent
+from antiphon.testing import script, tool_call
+from antiphon_worker import App
+
+DEPTH, WIDTH = 3, 2
+
+
+def _asking(below: Agent, name: str) -> Agent:
+    def answer(request):
+        done = request.messages[-1].tool_results
+        asked = [tool_call(below.name, input=f"part {number}") for number in range(WIDTH)]
+        return " ".join(result.text for result in done) if done else asked
+
+    return Agent(script(answer, repeat=True), "any", name=name, tools=[below.as_tool()])
+
+
+def tree() -> Agent:
+    """The root of a tree. Its answer has one word of each leaf."""
+    agent = Agent(script("leaf", repeat=True), "any", name="leaf")
+    for level in range(DEPTH - 1, -1, -1):
+        agent = _asking(agent, f"level-{level}")
+    return agent
+
+
+app = App(agents=[tree()])
