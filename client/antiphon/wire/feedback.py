@@ -59,11 +59,11 @@ async def rated_turns(cell: Cell, since: int) -> AsyncGenerator[tuple[int, str],
         after = found[-1]
 
 
-def write_figures(pipe: Any, cell: Cell, worker: str, found: Mapping[tuple[str, str], Figures]) -> None:
-    """Let a pipeline write the figures of a worker process, each as a whole: repeating it changes nothing."""
+def write_figures(pipe: Any, cell: Cell, worker: str, found: Mapping[tuple[str, str], bytes]) -> None:
+    """Let a pipeline write the encoded figures of a worker process, each as a whole: repeating it changes nothing."""
     for revision, figures in found.items():
         key = cell.keys.figures(figures_id(*revision))
-        pipe.hset(key, worker, msgspec.json.encode(figures))
+        pipe.hset(key, worker, figures)
         pipe.pexpire(key, LASTS_MS)
 
 

@@ -11,31 +11,42 @@ from antiphon_worker.process.turn import TurnAttempt, TurnRunner
 
 
 class CountingRunner(TurnRunner):
-    """A runner that counts the ended turns of the App's agents. ``figures`` has them since its start, by revision."""
+    """A runner that counts the ended turns of the App's agents."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.figures: dict[tuple[str, str], Figures] = {}
+        self._of_agents = {name: Figures() for name in self.app.revisions}
+
+    @property
+    def figures(self) -> dict[tuple[str, str], Figures]:
+        """The figures since the start of this process, by agent and revision, of those with turns."""
+        revisions = self.app.revisions
+        return {(name, revisions[name].id): one for name, one in self._of_agents.items() if one.turns}
 
     def count(self, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:
         super().count(run, outcome, seconds)
-        revision = self.app.revisions.get(run.agent or "")
-        if revision is not None and isinstance(outcome, Finished | Failed | Cancelled):
-            key = (run.agent or "", revision.id)
-            self.figures[key] = self.figures.get(key, Figures()) + _figures(run, outcome, seconds)
+        figures = self._of_agents.get(run.agent or "")
+        if figures is not None:
+            _add(figures, run, outcome, seconds)
 
 
-def _figures(run: TurnAttempt, outcome: Finished | Failed | Cancelled, seconds: float) -> Figures:
-    entries = run.journal.entries if run.journal else []
-    results = [entry.result for entry in entries if isinstance(entry, ToolFinished)]
+def _add(figures: Figures, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:
+    """Add a turn, if it has ended. This runs for every turn: it calls little."""
+    kind = outcome.__class__
+    if kind is Finished:
+        figures.finished += 1
+    elif kind is Failed:
+        figures.failed += 1
+    elif kind is Cancelled:
+        figures.cancelled += 1
+    else:
+        return
+    figures.seconds += seconds
     used = run.meter.used if run.meter else None
-    return Figures(
-        finished=isinstance(outcome, Finished),
-        failed=isinstance(outcome, Failed),
-        cancelled=isinstance(outcome, Cancelled),
-        tool_calls=len(results),
-        tool_errors=sum(result.is_error for result in results),
-        tokens=used.tokens if used else 0,
-        cost=(used.cost or 0.0) if used else 0.0,
-        seconds=seconds,
-    )
+    if used is not None:
+        figures.tokens += used.tokens
+        figures.cost += used.cost or 0.0
+    for entry in run.journal.entries if run.journal else ():
+        if entry.__class__ is ToolFinished:
+            figures.tool_calls += 1
+            figures.tool_errors += entry.result.is_error  # type: ignore[union-attr]

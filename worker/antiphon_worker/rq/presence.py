@@ -61,7 +61,7 @@ class Presence:
         self._ended = ended  # finished turns, failed turns, and the seconds of both
         self._load = load  # tokens of attempts that have ended, and how many seconds late events are
         self._figures = figures  # of the turns that have ended, by agent and revision
-        self._written: dict[tuple[str, str], Figures] = {}  # those that Redis has
+        self._written: dict[tuple[str, str], bytes] = {}  # those that Redis has
         self._app = app
         self._told_at: float | None = None  # since when Redis has the revisions of the App
         self.advertised = asyncio.Event()
@@ -126,9 +126,10 @@ class Presence:
             self._told_at = now
             self.advertised.set()
 
-    def _changed_figures(self, pipe: Any) -> dict[tuple[str, str], Figures]:
+    def _changed_figures(self, pipe: Any) -> dict[tuple[str, str], bytes]:
         """Write the figures that Redis does not have."""
-        changed = {key: one for key, one in self._figures().items() if self._written.get(key) != one}
+        known = {key: msgspec.json.encode(one) for key, one in self._figures().items()}
+        changed = {key: one for key, one in known.items() if self._written.get(key) != one}
         write_figures(pipe, self._cell, self._worker, changed)
         return changed
 
