@@ -10,6 +10,35 @@ from antiphon.client import AsyncClient
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
 
+MODULE = """
+import asyncio
+
+from antiphon import Agent, tool
+from antiphon.model.revisions import Rollout
+from antiphon.testing import script, tool_call
+from antiphon_worker import App
+
+NAME = "{name}"
+
+
+@tool
+async def work() -> str:
+    "Work."
+    await asyncio.sleep(0.15)
+    return NAME
+
+
+def step(request):
+    last = max(i for i, one in enumerate(request.messages) if one.role == "user")
+    made = sum(one.role == "tool" for one in request.messages[last:])
+    return [NAME, tool_call("work")] if made < {steps} else NAME
+
+
+support = Agent(script(step, repeat=True), "any", name="support", system=NAME, tools=[work], rollout=Rollout(timeout=3))
+app = App(agents=[support])
+"""
+"""The module of such an App for a real process, whose turns take a number of steps with a slow tool."""
+
 
 @tool(approval=True)
 def refund() -> str:

@@ -8,38 +8,11 @@ from random import Random
 
 import pytest
 from support.eventually import wait_until_async
-from support.revisions import client_of
+from support.revisions import MODULE, client_of
 
 pytestmark = [pytest.mark.one_server, pytest.mark.nightly]
 
 SESSIONS, STEPS, KILLS = 24, 4, 6
-MODULE = """
-import asyncio
-
-from antiphon import Agent, tool
-from antiphon.model.revisions import Rollout
-from antiphon.testing import script, tool_call
-from antiphon_worker import App
-
-NAME = "{name}"
-
-
-@tool
-async def work() -> str:
-    "Work."
-    await asyncio.sleep(0.15)
-    return NAME
-
-
-def step(request):
-    last = max(i for i, one in enumerate(request.messages) if one.role == "user")
-    made = sum(one.role == "tool" for one in request.messages[last:])
-    return [NAME, tool_call("work")] if made < {steps} else NAME
-
-
-support = Agent(script(step, repeat=True), "any", name="support", system=NAME, tools=[work], rollout=Rollout(timeout=3))
-app = App(agents=[support])
-"""
 
 
 def said(info) -> set[str]:

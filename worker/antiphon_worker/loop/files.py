@@ -10,27 +10,27 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import LimitReached
-from antiphon.input.ids import SessionId
 from antiphon.model import Item, Message, ToolResult
 from antiphon.redis.files import WITH_FILES, SessionFiles, has_contents, named_files
-from antiphon.wire.cell import Cell
 
 
 class TurnFiles:
-    """The files of the session whose turn runs. ``patiently`` repeats a call while Redis is unreachable."""
+    """The files of the session whose turn runs, ``opened`` for the first message that names one.
+
+    ``patiently`` repeats a call while Redis is unreachable.
+    """
 
     def __init__(
         self,
-        cell: Cell,
-        session: SessionId,
+        opened: Callable[[], SessionFiles],
         patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
     ) -> None:
-        self._where = cell, session
+        self._opened = opened
         self._patiently = patiently
 
     @cached_property
     def _files(self) -> SessionFiles:
-        return SessionFiles(*self._where)
+        return self._opened()
 
     async def filled(self, messages: list[Message]) -> list[Message]:
         """Return the messages as a model service receives them, with the contents of stored files."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from antiphon.errors import (
@@ -32,7 +32,6 @@ from antiphon.wire.suspension import claimed_decisions, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.loop.costs import Meter
-from antiphon_worker.loop.files import TurnFiles
 from antiphon_worker.loop.handoffs import HandOff
 from antiphon_worker.loop.hooks import Hooks, hooks_of_turn
 from antiphon_worker.loop.input import loop_input, stamp
@@ -46,6 +45,7 @@ from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
 from antiphon_worker.process.children import Children, Family
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
+from antiphon_worker.process.files import files_of
 from antiphon_worker.process.history import (
     asked_agent,
     loaded_history,
@@ -297,7 +297,7 @@ class TurnAttempt:
         part.messages, variables = request.messages, charge.variables(before, journal.entries)
         inp = loop_input(agent, part, tools, system, variables, rules, meter)
         inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
-        inp.files = TurnFiles(self._cell, turn.session_id, partial(patiently, self._lease))
+        inp.files = files_of(self._cell, turn.session_id, self._lease)
         if agent.fallback:
             inp.fallback = self._tries.fallback(agent, app)
         provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)
