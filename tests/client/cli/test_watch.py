@@ -294,4 +294,5 @@ async def test_what_changes_something_says_so_in_json_too(redis_url, run):
     code, out = await run("submit", "s", "Hello", "--agent", "any", "--json", "--key", "1", "--wait")
     assert (code, json.loads(out)["type"]) == (1, "turn_cancelled")
     code, out = await run("limits", "acme", "--json")
-    assert json.loads(out) == {"in_flight": None, "waiting": None, "per_minute": None}
+    limits = ("in_flight", "waiting", "per_minute", "user_turns", "user_per_minute")
+    assert json.loads(out) == dict.fromkeys(limits)

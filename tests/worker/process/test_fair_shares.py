@@ -32,7 +32,7 @@ class Recorder:
     def __init__(self) -> None:
         self.commands: list[tuple[Any, ...]] = []
 
-    async def execute_command(self, *arguments: Any) -> list[bytes]:
+    async def execute_command(self, *arguments: Any, promises: bool = False) -> list[bytes]:
         self.commands.append(arguments)
         return [b"ACCEPTED", b"0"]
 

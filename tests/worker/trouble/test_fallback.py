@@ -26,7 +26,7 @@ from antiphon.errors import (
     UnknownProvider,
     UsageError,
 )
-from antiphon.input.request import KNOWN, AgentSpec, NewerRecord, refuse_newer
+from antiphon.input.request import WITH_FALLBACK, AgentSpec, NewerRecord, refuse_newer
 from antiphon.model import FallbackModel, Retry, Timeouts, Usage, encode
 from antiphon.model.usage import Limits
 from antiphon.testing import answer, script, tool_call
@@ -250,7 +250,7 @@ async def test_a_fallback_without_a_price_is_not_called_where_the_cost_is_limite
 
 def test_an_agent_with_limits_and_a_fallback_is_for_workers_that_know_both():
     agent = Agent("scripted", "any", limits=Limits(tokens=3), fallback=["scripted/other"])
-    assert agent.spec().version == KNOWN["agent"]
+    assert agent.spec().version == WITH_FALLBACK
 
 
 KINDS = {"openai": OpenAIResponses, "openai-chat": OpenAIChat, "anthropic": Anthropic}
