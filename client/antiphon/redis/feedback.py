@@ -9,17 +9,17 @@ from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord, TurnDeleted, TurnNotFound
 from antiphon.input.ids import TurnId
-from antiphon.model import Message, decode_history
+from antiphon.model import Message
 from antiphon.model.feedback import Feedback
 from antiphon.redis.cells import Cells
 from antiphon.redis.listing import merged
-from antiphon.redis.recording import before_turn
+from antiphon.redis.recording import session_before
 from antiphon.redis.turn_records import turn_info
 from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
 from antiphon.wire.feedback import rate, rated_turns
 from antiphon.wire.lists.agents import revision_of
+from antiphon.wire.records import TurnRecord
 
 
 class RatedTurn(TurnInfo, omit_defaults=True):
@@ -68,15 +68,13 @@ async def _of_cell(cell: Cell, wanted: Wanted) -> AsyncGenerator[RatedTurn, None
             continue  # it has expired, was erased, or cannot be read
         info.agent = info.agent or agent or None
         if info.feedback is not None and info.feedback.at == at and wanted.selects(info):
-            before = await _conversation(cell, info) if wanted.conversation else []
+            before = await _conversation(cell, record) if wanted.conversation else []
             yield RatedTurn(**msgspec.structs.asdict(info), revision=revision, conversation=before)
 
 
-async def _conversation(cell: Cell, turn: TurnInfo) -> list[Message]:
+async def _conversation(cell: Cell, turn: TurnRecord) -> list[Message]:
     """The messages of the turn's session before it; none if its history is gone."""
-    stored = await asked(cell.redis.lrange(cell.keys.history(turn.session_id), 0, -1))
     try:
-        messages = decode_history(cell.seal.open_all(turn.session_id, "message", stored), 0)
+        return (await session_before(cell, turn))[1]
     except CorruptRecord:
         return []
-    return before_turn(messages, turn.turn_id, turn.created)

@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import SessionNotFound, UsageError
-from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.ids import TurnId
 from antiphon.input.request import shown_request
 from antiphon.model import TERMINAL, Message, decode_history
 from antiphon.model.recording import Recording
 from antiphon.redis.fields import decode_field
 from antiphon.redis.turn_records import turn_info
+from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.agents import revision_of
+from antiphon.wire.records import TurnRecord
 
 OPTIONS = ("params", "output", "instructions", "max_tool_calls", "caller_tools")
 
@@ -25,18 +27,12 @@ async def record_turn(cell: Cell, turn_id: TurnId) -> Recording:
     info = turn_info(record)
     if info.status not in TERMINAL:
         raise UsageError(f"Turn {turn_id} is {info.status}: only ended turns can be recorded.")
-    session: dict[str, bytes] = {}
-    stored: list[bytes] = []
-    try:
-        snapshot = await cell.snapshot(SessionId(info.session_id))
-        session, stored = snapshot.fields, snapshot.history
-    except SessionNotFound:
-        pass  # the turn is kept longer
+    session, history = await session_before(cell, record)
     agent, revision = await revision_of(cell, record) if cell.has_disk else ("", "")
     options: dict[str, Any] = msgspec.to_builtins(shown_request(record.fields["request"]))
     return Recording(
         info.turn_id, info.session_id, info.status, _plain(info.input), _plain(info.messages),
-        history=_plain(before_turn(decode_history(stored, 0), info.turn_id, info.created)),
+        history=_plain(history),
         agent=info.agent or agent or None, revision=revision,
         system=decode_field("system", session.get("system", b"")) or None,
         variables=decode_field("variables", session.get("variables", b"")) or {},
@@ -45,10 +41,26 @@ async def record_turn(cell: Cell, turn_id: TurnId) -> Recording:
     )  # fmt: skip
 
 
-def before_turn(messages: list[Message], turn_id: str, created: int) -> list[Message]:
-    """Return the messages of a session before a turn, or before its submission if it has left none."""
-    own = next((place for place, one in enumerate(messages) if one.turn_id == turn_id), None)
-    return messages[:own] if own is not None else [one for one in messages if (one.created or 0) < created]
+async def session_before(cell: Cell, turn: TurnRecord) -> tuple[dict[str, bytes], list[Message]]:
+    """Return the fields of a turn's session and its messages before the turn, or before its submission if it left none.
+
+    Both are empty if the session has ended: the turn is kept longer, and its session's name may be that of another one
+    since, perhaps another tenant's. Raises ``CorruptRecord`` and ``StoreError``.
+    """
+    created = number(turn.fields.get("created") or turn.fields.get("queued_at"))
+    try:
+        found = await cell.snapshot(turn.session_id)
+    except SessionNotFound:
+        return {}, []
+    if turn.tenant is not None and text_of(found.fields.get("tenant")) != turn.tenant:
+        return {}, []
+    messages = decode_history(found.history, 0)
+    own = next((place for place, one in enumerate(messages) if one.turn_id == turn.turn_id), None)
+    if own is None and number(found.fields.get("created")) > created:
+        return {}, []
+    return found.fields, messages[:own] if own is not None else [
+        one for one in messages if (one.created or 0) < created
+    ]
 
 
 def _plain(messages: list[Message]) -> list[Message]:
