@@ -246,6 +246,18 @@ async def test_a_lease_that_is_no_number_has_run_out(cell):
     assert [act.what for act in await cell.reap_after(LEASE_MS)] == ["recovered"]
 
 
+@pytest.mark.parametrize("junk", JUNK)
+async def test_times_that_only_tell_for_how_long_set_no_turn_aside(cell, junk):
+    await become(cell, "retrying")
+    await cell.redis.hset("ant:turn:b1", mapping={"missed_at": junk, "failing": junk, "waited": junk})
+    assert [act.what for act in await cell.reap_after(1000)] == ["retried"]
+    assert await cell.give_back(await cell.take_one(), "limit", lacking="app", missing=True)
+    for turn in ("b1", "b2"):
+        found = await cell.take_one()
+        assert found.turn_id == turn
+        assert await cell.end(found)
+
+
 async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is_mended(cell):
     await become(cell, "delayed")
     await cell.redis.hset("ant:turn:b1", "run", "abc")

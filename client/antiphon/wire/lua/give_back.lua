@@ -16,7 +16,7 @@ local now, delay = now_ms(), tonumber(delay_ms)
 redis.call('ZREM', key_active(), session)
 local f = missing .. lacking ~= '' and redis.call('HMGET', key_turn(turn), 'missed_at', 'app') or {}
 local missed, app = f[1] or '', f[2] or ''
-redis.call('HSET', key_turn(turn), 'given_back', fence, 'missed_at', missing ~= '' and (missed ~= '' and missed or now) or '')
+redis.call('HSET', key_turn(turn), 'given_back', fence, 'missed_at', missing ~= '' and (tonumber(missed) and missed or now) or '')
 if lacking ~= '' then redis.call('HSET', key_turn(turn), 'lacking', lacking, 'app', string.find(lacking, app, 1, true) and '' or app) end
 let_go(session)
 retry(session, turn, now, delay, reason, code, service)

@@ -11,8 +11,8 @@ local BESIDE = {'request', 'created', 'revision', 'missed_at', 'failing', 'waite
 local function load(session, turn, s, f, now) -- @often
   local t = {}
   for i, name in ipairs(OF_TURN) do t[i] = f[name] or false end
-  local missed, step, since = f.missed_at or '', string.match(f.failing or '', '^(%S*) (%d+)$')
-  t[#t + 1] = missed ~= '' and math.max(0, now - missed) or '' -- for how long no worker has had its revision
+  local missed, step, since = tonumber(f.missed_at or ''), string.match(f.failing or '', '^(%S*) (%d+)$')
+  t[#t + 1] = missed and math.max(0, now - missed) or '' -- for how long no worker has had its revision
   t[#t + 1] = step == f.step and math.max(0, now - since) or ''
   t[#t + 1] = math.max(0, now - (tonumber(f.started_at or now) or now) - (tonumber(f.waited or 0) or 0))
   local decisions, received, _
