@@ -656,3 +656,19 @@ async def test_the_names_of_users_are_not_kept_with_their_places(cell):
     (known,) = await cell.redis.hkeys(cell.keys.rounds("@a"))
     assert len(known) == 40
     assert 0 < await cell.redis.pttl(cell.keys.rounds("@a")) <= 86_400_000
+
+
+async def test_a_failed_turn_that_runs_again_counts_for_its_user(cell):
+    await limit(cell, user_turns=1)
+    for turn in ("t1", "t2"):
+        await put_all(cell, "a", turn, user="ann")
+        await cell.end(await cell.take_one(), "failed")
+    await cell.requeue(TurnId("t1"))
+    with pytest.raises(TenantLimit) as refused:
+        await put_all(cell, "a", "t3", user="ann")
+    assert refused.value.limit == "user_turns"
+    await put_all(cell, "a", "t3", user="bob")
+    for turn in (await cell.take()).turns:
+        await cell.end(turn)
+    await put_all(cell, "a", "t4", user="ann")
+    await cell.end(await cell.take_one())

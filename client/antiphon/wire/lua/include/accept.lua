@@ -24,7 +24,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
     local stopped = stopped_by(session, busy)
     local position = run_again(session, turn, now, again, stopped)
     if not position then return {'SESSION_CLOSED'} end
-    note_user(session, turn, redis.call('HGET', key_turn(turn), 'user'))
+    note_again(session, turn, now)
     if stopped then act_on(session, stopped, turn, busy, now) end
     return {'ACCEPTED', position}
   end

@@ -1,6 +1,6 @@
 -- What a tenant, and each of its users, may submit. `tenant:<tenant>` holds its turns that have not ended; those in flight count
 -- below zero. `user_turns:<hash>` holds those of a user, where their number is limited; ended ones go when it is reached.
-local MINUTE_MS, TRY_AGAIN_MS, KEEP_USER_TURNS_MS = 60000, 1000, 31 * 86400000
+local MINUTE_MS, TRY_AGAIN_MS = 60000, 1000
 
 -- After how many ms one more turn keeps to so many a minute; nil if it does now.
 local function pace_reached(pace, a_minute, now)
@@ -14,8 +14,6 @@ local function keep_pace(pace, a_minute, now)
   redis.call('LTRIM', pace, 0, a_minute - 1)
   redis.call('PEXPIRE', pace, MINUTE_MS)
 end
-
-local function hash_of_user(tenant, user) return redis.sha1hex(tenant .. ' ' .. user) end
 
 -- The same as `limit_reached`, for the limits of each user of a tenant.
 local function user_limit_reached(tenant, user, now)
@@ -52,10 +50,6 @@ local function count_for_tenant(tenant, user, turn, now)
   redis.call('ZADD', key_tenant(tenant), now, turn)
   keep_pace(key_pace(tenant), limit_of(tenant, 'per_minute'), now)
   if user == '' then return end
-  local whose = hash_of_user(tenant, user)
-  keep_pace(key_user_pace(whose), limit_of(tenant, 'user_per_minute'), now)
-  if limit_of(tenant, 'user_turns') then
-    redis.call('ZADD', key_user_turns(whose), now, turn)
-    redis.call('PEXPIRE', key_user_turns(whose), KEEP_USER_TURNS_MS)
-  end
+  keep_pace(key_user_pace(hash_of_user(tenant, user)), limit_of(tenant, 'user_per_minute'), now)
+  count_for_user(tenant, user, turn, now)
 end
