@@ -31,7 +31,7 @@ async def promotions_of(cell: Cell) -> Promotions:
 
 
 async def change_promotions(cell: Cell, change: Change) -> Promotions:
-    """Change the promotions of a cell, after all changes that others make at once. Returns them.
+    """Change the promotions of a cell, after all changes that others make at once. Returns them, to copy them.
 
     Raises ``StoreError``, and what ``change`` raises.
     """
@@ -41,7 +41,7 @@ async def change_promotions(cell: Cell, change: Change) -> Promotions:
         before = read_promotions(stored)
         after = Promotions(max(before.version + 1, seconds), change(before.agents))
         if after.agents == before.agents:
-            return before
+            return before if before.agents else Promotions(seconds)  # other cells may still have some
         found = await write_promotions(cell, stored, after)
         if found is None:
             return after

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from antiphon.errors import CorruptRecord
@@ -47,6 +48,14 @@ async def test_a_copy_takes_the_place_of_older_ones_only(cell):
     assert await promotions_of(cell) == newer
     await copy_promotions(cell, Promotions(newer.version + 1, {"a": Promotion(revision="r3")}))
     assert (await promotions_of(cell)).agents["a"].revision == "r3"
+
+
+async def test_the_repetition_of_a_reset_reaches_cells_that_still_have_promotions(cell):
+    repeated = await change_promotions(cell, lambda _: {})
+    of_another_cell = Promotions(repeated.version - 1, {"a": Promotion(revision="r")})
+    await cell.redis.set("ant:promotions", msgspec.json.encode(of_another_cell))
+    await copy_promotions(cell, repeated)
+    assert not await cell.redis.exists("ant:promotions")
 
 
 async def test_damaged_promotions_are_reported(cell):
