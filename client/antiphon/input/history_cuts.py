@@ -12,6 +12,8 @@ from antiphon.input.request import LAST_ANSWER
 from antiphon.input.values import is_a
 from antiphon.model import Message
 
+MOST_DIGITS = 9  # of the number of a step
+
 
 class Revision(Struct):
     """Where a turn takes the place of a part of the history.
@@ -51,9 +53,8 @@ def kept_behind(messages: Sequence[Message], message_id: str) -> int:
     Raises ``MessageNotFound``, and ``UsageError`` if a tool call would lose its result.
     """
     turn, _, step = message_id.rpartition("#")
-    index = (
-        _end_of_step(messages, turn, int(step)) if turn and step.isdecimal() else _index(messages, message_id)
-    )
+    is_step = turn and step.isdecimal() and len(step) <= MOST_DIGITS
+    index = _end_of_step(messages, turn, int(step)) if is_step else _index(messages, message_id)
     if not _may_end(messages, index):
         ends = [
             next((messages[i].id for i in indexes if _may_end(messages, i)), None)

@@ -362,3 +362,9 @@ def test_a_fork_is_made_of_the_history_that_was_read_or_of_a_newer_one(workers_r
     assert fork.branch.at == ids(session)[-1]
     with pytest.raises(MessageNotFound):
         session.fork(at=second)
+
+
+def test_the_number_of_a_step_may_have_any_length(runtime):
+    session, turn = turn_with_steps(runtime)
+    with pytest.raises(MessageNotFound):
+        session.fork(at=f"{turn.id}#{'9' * 5000}")
