@@ -219,6 +219,22 @@ def test_two_tabs_show_the_same(chat, open_tab):
     assert one.shows(*expected) == other.shows(*expected)
 
 
+def test_tabs_that_nobody_sees_leave_connections_for_others(chat, open_tab):
+    """Browsers have six for one server: the tabs that are not seen hold none, and go on when they are seen again."""
+    chat.start_worker()
+    tabs = [open_tab() for _ in range(7)]
+    question = "gate:g words:3 gate:h Hello"
+    tabs[-1].write(question)
+    for tab in tabs:
+        tab.shows(question, FIRST_WORDS)
+    chat.stage.open("g")
+    for tab in tabs:
+        wait_until(lambda tab=tab: tab.articles()[-1][1] == FIRST_WORDS + "0 1 2 ", 20, "it goes on")
+    chat.stage.open("h")
+    for tab in tabs:
+        tab.shows(question, FIRST_WORDS + "I was shown 1 messages")
+
+
 def test_a_page_goes_on_when_its_web_server_comes_back(chat, open_tab):
     chat.start_worker()
     tab = open_tab()

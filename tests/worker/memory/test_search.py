@@ -13,7 +13,9 @@ from support.serving import serving
 from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError, UsageError
+from antiphon.redis.search import SEARCH_CURSOR
 from antiphon.stores import MemoryStore, SQLiteStore
+from antiphon.wire.lists.memories import waiting_sessions
 from antiphon_gateway import gateway
 from antiphon_gateway.access.access import Access
 from antiphon_worker.app import App
@@ -66,6 +68,22 @@ async def test_a_turn_is_found_soon_after_its_end_by_what_was_asked_and_answered
             await finds(client, "said", "s", "other")
             assert await found(client, "said", tenant="acme") == {"s"}
             assert await found(client, "said", session="other") == {"other"}
+
+
+async def test_child_sessions_are_not_found(redis_url, url):
+    app = App(agents=[HOST], search=True)
+    async with AsyncClient(redis_url, archive=url) as client, running_worker(redis_url, app, archive=url):
+        parent = client.session("s", agent="host")
+        await parent.run("secretword")
+        await parent.child(session_id="child").run("secretword of the child")
+        cell = client.connections.cell_of_session("s")
+        await wait_until_async(lambda: none_wait(cell), 20, "both are indexed")
+        assert await found(client, "secretword") == {"s"}
+        assert await found(client, "secretword", session="child") == set()
+
+
+async def none_wait(cell):
+    return not await waiting_sessions(cell, SEARCH_CURSOR)
 
 
 async def test_what_is_deleted_forgotten_or_edited_is_not_found_from_that_moment_on(redis_url, url):

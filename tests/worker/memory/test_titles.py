@@ -91,6 +91,13 @@ async def test_the_first_finished_turn_names_the_session_and_later_ones_ask_for_
         assert await cell.redis.keys("ant:remembered:*") == []
 
 
+async def test_a_child_session_gets_no_title(redis_url, client, namer):
+    async with client, running_worker(redis_url, App(agents=[HOST], titles=namer)):
+        await client.session("s", agent="host").child(session_id="child").run("coffee")
+        await settled(client)
+        assert (namer.asked, await title(client, "child")) == ([], None)
+
+
 async def test_readers_of_the_session_get_an_event(redis_url, client, namer):
     async with client, running_worker(redis_url, App(agents=[HOST], titles=namer)):
         turn = await client.submit("s", "tea", agent="host")

@@ -43,7 +43,7 @@ def check_search(archive: Searchable | None, *, sealed: bool) -> None:
 
 
 class SearchIndex:
-    """What an ``Indexer`` makes of turns for a search, in an index that exists."""
+    """What an ``Indexer`` makes of turns for a search, in an index that exists. It leaves out child sessions."""
 
     cursor = SEARCH_CURSOR
     at_once = 32
@@ -55,8 +55,8 @@ class SearchIndex:
         self._archive = archive
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
-        """Return what Redis keeps of a turn: it differs with its text."""
-        return text.digest
+        """Return what Redis keeps of a turn: it differs with its text, and is empty for a turn that is left out."""
+        return "" if taken.child else text.digest
 
     async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
         """Return None: this index replaces no other one."""
@@ -65,7 +65,7 @@ class SearchIndex:
     async def write(self, plans: Sequence[Plan]) -> None:
         """Remove and write the turns of these plans. Raises ``StoreUnavailable``."""
         gone = [(plan.taken.session_id, turn) for plan in plans for turn in plan.replaced]
-        new = [_indexed(plan.taken, text) for plan in plans for text in plan.texts]
+        new = [_indexed(plan.taken, text) for plan in plans if not plan.taken.child for text in plan.texts]
         await self._archive.index(gone, new)
 
     async def undo(self, plan: Plan, turns: Sequence[str]) -> None:

@@ -138,6 +138,7 @@ class TakenSession(Struct, frozen=True):
     cut: str = ""
     known: dict[str, str] = field(default_factory=dict)
     damage: str = ""
+    child: bool = False
 
 
 class Remembered(NamedTuple):
@@ -260,10 +261,12 @@ def _taken(memory: str, fence: str, raw: Any) -> TakenSession:
     session = SessionId(text_of(raw[0]))
     if len(raw) == 2:
         return TakenSession(session, fence, damage=text_of(raw[1]))
-    _, tenant, new, cut, fields = raw
+    _, tenant, parent, new, cut, fields = raw
     known = {
         name.removeprefix(f"{memory}/"): text_of(value)
         for name, value in pairs(fields).items()
         if name.startswith(f"{memory}/")
     }
-    return TakenSession(session, fence, text_of(tenant) or None, text_of(new), text_of(cut), known)
+    return TakenSession(
+        session, fence, text_of(tenant) or None, text_of(new), text_of(cut), known, child=bool(parent)
+    )
