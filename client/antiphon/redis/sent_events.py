@@ -36,15 +36,24 @@ async def send_event(
     """
     name, where, cells = event_name(name), "" if tenant is None else tenant_id(tenant), [*cells]
     event_id, body = _id_of(name, where, key), _encoded(name, data)
-    sent = [_send(cell, name, where, event_id, body) for cell in cells]
+    return await _reach(cells, name, where, event_id, body) or await start_turns(
+        cells, name, where, event_id, msgspec.json.decode(body, type=SentEvent).data
+    )
+
+
+async def tell_waiting(cell: Cell, name: str, *, key: str, tenant: str | None) -> None:
+    """Send an event of our own to a cell: it starts no turn, whatever schedules there are. Raises ``StoreError``."""
+    where = tenant or ""
+    await _reach([cell], name, where, _id_of(name, where, key), _encoded(name, None))
+
+
+async def _reach(cells: list[Cell], name: str, tenant: str, event_id: str, body: bytes) -> int:
+    sent = [_send(cell, name, tenant, event_id, body) for cell in cells]
     found = await asyncio.gather(*sent, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):
             raise one
-    reached = sum(one for one in found if isinstance(one, int))
-    return reached or await start_turns(
-        cells, name, where, event_id, msgspec.json.decode(body, type=SentEvent).data
-    )
+    return sum(one for one in found if isinstance(one, int))
 
 
 async def _send(cell: Cell, name: str, tenant: str, event_id: str, body: bytes) -> int:

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from redis import Redis
@@ -23,12 +24,14 @@ from antiphon.cli.main import main
 from antiphon.client import AsyncClient
 from antiphon.errors import InvalidTool, TurnDeleted, UsageError
 from antiphon.events import decode_event
+from antiphon.input.request import ParentTurn
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.process import children as module
 from antiphon_worker.process.journal import TurnJournal
 from antiphon_worker.process.lease import Stop, StopSignal
+from antiphon_worker.process.outcomes import Cancelled
 
 pytestmark = pytest.mark.one_server
 
@@ -225,7 +228,7 @@ async def test_a_parent_finds_the_end_of_its_child_without_the_event(place, monk
     async def lost(*args, **more):
         """A worker that died before it had sent the event."""
 
-    monkeypatch.setattr(module, "send_event", lost)
+    monkeypatch.setattr(module, "tell_waiting", lost)
     monkeypatch.setattr(module, "FIRST_WAIT", 0.2)
     assert (await result_of(Desk(), place)).result == "In November."
 
@@ -427,3 +430,15 @@ async def test_a_session_whose_sub_agent_runs_is_deleted(redis_url):
         gate.open.set()
         with pytest.raises(TurnDeleted):
             await turn.info()
+
+
+@pytest.mark.lasting_keys("ant:*")
+async def test_the_end_of_a_child_for_which_nobody_waits_starts_no_turn_of_a_schedule(redis_url):
+    parent, child = ParentTurn("p", "a" * 32, 1, 1), SimpleNamespace(turn_id="b" * 32, run=1, tenant="")
+    async with AsyncClient(redis_url) as client:
+        await client.schedules("s").set("all", "Whatever comes.", on="*", agent="research")
+        family = module.Family(client.connections.cells)
+        family.watch(child, parent, SimpleNamespace(stop=Stop.SUPERSEDED))
+        await family.ended(child, Cancelled("Stopped."))
+        assert [one async for one in client.turns("s")] == []
+        assert await client.send_event("child:of-somebody") == 1

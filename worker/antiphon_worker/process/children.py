@@ -27,7 +27,7 @@ from antiphon.model import TERMINAL, ToolResult, encode
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import new_turn
 from antiphon.redis.edits import Edits
-from antiphon.redis.sent_events import send_event
+from antiphon.redis.sent_events import tell_waiting
 from antiphon.redis.turn import response_of_end, terminal_event
 from antiphon.session.runtime import Opening, SessionRef
 from antiphon.session.work import Work
@@ -194,7 +194,7 @@ class Family:
         if isinstance(outcome, Finished | Failed | Cancelled):
             cell, name = self._cells.of_turn(parent.turn_id), event_of(turn.turn_id)
             with suppress(StoreError):  # the parent looks again
-                await send_event([cell], name, key=f"{turn.turn_id}:{turn.run}", tenant=turn.tenant or None)
+                await tell_waiting(cell, name, key=f"{turn.turn_id}:{turn.run}", tenant=turn.tenant or None)
 
 
 def event_of(child: str) -> str:
