@@ -462,9 +462,7 @@ class AsyncClient:
         if session is not None and user is not None:
             raise UsageError("Pass session= or user=, not both.")
         if session is not None:
-            return await erasure.forget_session(
-                self.connections, session_id(session), lambda one: self.session(one, tenant=asked).delete()
-            )
+            return await erasure.forget_session(self.connections, session_id(session), asked, self.session)
         if user is not None:
             found = await _forget_user(self, user_name(user), asked)
         elif asked is not None:
@@ -648,7 +646,7 @@ def _tenant(tenant: str | None) -> str | None:
 
 async def _to_export(client: AsyncClient, session: str | None, tenant: str | None) -> list[str]:
     if session:
-        return [session, *await erasure.sub_agents_of(client.connections.cells, session)]
+        return [session, *await erasure.sub_agents_of(client.connections, session, tenant)]
     return [one.session_id async for one in client.sessions(tenant=tenant, children=True)]
 
 

@@ -11,6 +11,7 @@ from antiphon.input.limits import LIMITS
 
 pytestmark = pytest.mark.one_server
 PNG = b"\x89PNG\r\n\x1a\n\r\n--not-the-boundary\r\n" + bytes(range(256))
+NAMED = b"Content-Disposition: form-data; filename"
 ID = hashlib.sha256(PNG).hexdigest()
 
 
@@ -62,6 +63,12 @@ async def test_a_form_brings_several_files(redis_url):
         ("; boundary=b", b"--b\r\nno headers\r\n--b--"),
         ("; boundary=b", b"--b\r\n\r\nno file\r\n--b--\r\n"),
         (f"; boundary={'b' * 71}", b"--b--"),
+        (f"; boundary=b{';' * 9000}", b"--b\r\n" + NAMED + b"\r\n\r\n\r\n--b--"),
+        ("; boundary=b", b"--b\r\n" + NAMED + b";" * 1_000_000 + b"\r\n\r\n\r\n--b--"),
+        ("; boundary=b", b"\r\n--b" * 1_000_000 + b"--"),
+        ("; boundary=b", b"--b\r\n" + NAMED + b"*=idna''..a\r\n\r\n\r\n--b--"),
+        ("; boundary=b", b"--b\r\n" + NAMED + b"*=utf-7''%2B2AA-\r\n\r\n\r\n--b--"),
+        ("; boundary=b", b"--b\r\n" + NAMED + b"*=a\x00b''a\r\n\r\n\r\n--b--"),
     ],
 )
 async def test_a_form_that_cannot_be_read_is_refused(redis_url, boundary, body):

@@ -367,7 +367,7 @@ class World:
 
     def add_chunk(self, session: str, file: str, at: int, count: int) -> str:
         """One chunk of a file whose last ones may have been sent by another client, or for an earlier session."""
-        chunk, more = f"{file}{at}".encode(), ("", "", 10_000, 2, 9)
+        chunk, more = f"{file}{at}".encode(), ("", "", 10_000, 2, 9, "")
         answer = run(
             self.cell.run("files/add_chunk", session, "op", file, at, count, 3, b'"e"', chunk, *more)
         )

@@ -119,7 +119,7 @@ class Edits:
         if opening.saved is not None:
             await self._restore(opening, opening.saved)
         else:
-            parent = None if opening.parent is None else await self._found(SessionId(opening.parent))
+            parent = None if opening.parent is None else await self._parent(SessionId(opening.parent))
             await self._write(
                 opening.token, lambda found: _opened(found, opening, parent, self._session.id), "any"
             )
@@ -189,8 +189,11 @@ class Edits:
 
         await self._write(opening.token, restored, "between" if opening.replace else "any")
 
-    async def _found(self, session_id: SessionId) -> Found:
-        return await found_in(self._cell_of(session_id), session_id)
+    async def _parent(self, session_id: SessionId) -> Found:
+        """Read the session that a new one belongs to. Raises ``WrongTenant``."""
+        found = await found_in(self._cell_of(session_id), session_id)
+        found.check_tenant(msgspec.structs.replace(self._session, id=session_id))
+        return found
 
     async def _add_child(self, parent: str) -> None:
         child = self._session.id

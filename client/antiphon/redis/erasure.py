@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -245,13 +245,13 @@ async def search(
 
 
 async def forget_session(
-    connections: Connections, session: str, delete: Callable[[str], Awaitable[bool]]
+    connections: Connections, session: str, tenant: str | None, open_session: Callable[..., Any]
 ) -> Forgotten:
     """Delete a session with those of its sub-agents, and search for what is left. Raises ``StoreError``."""
     found = Forgotten()
-    doomed = [*await sub_agents_of(connections.cells, session), session]
+    doomed = [*await sub_agents_of(connections, session, tenant), session]
     for one in reversed(doomed):  # the session deletes those of its sub-agents, unless it has expired
-        if await delete(one) or one != session:
+        if await open_session(one, tenant=tenant).delete() or one != session:
             found.sessions.append(one)
     cells = list(dict.fromkeys(connections.cell_of_session(SessionId(one)) for one in doomed))
     for cell in cells:
@@ -260,10 +260,16 @@ async def forget_session(
     return found
 
 
-async def sub_agents_of(cells: Iterable[Cell], session: str) -> list[str]:
-    """Return the sessions of a session's sub-agents, and of theirs, also if it has expired. Raises ``StoreError``."""
+async def sub_agents_of(connections: Connections, session: str, tenant: str | None) -> list[str]:
+    """Return the sessions of a session's sub-agents, and of theirs, also if it has expired. Raises ``StoreError``.
+
+    Only those of its tenant: any tenant may give a session such a name, and this parent.
+    """
+    own = connections.cell_of_session(SessionId(session))
+    kept: Any = await asked(own.redis.hmget(own.keys.session(session), ["created", "tenant"]))
+    whose = text_of(kept[1]) if kept[0] else tenant
     parents: dict[str, str] = {}
-    for cell in cells:
+    for cell in connections.cells:
         cursor = 0
         while True:
             pattern = cell.keys.session("child-*")
@@ -271,12 +277,15 @@ async def sub_agents_of(cells: Iterable[Cell], session: str) -> list[str]:
             cursor = int(answer[0])
             pipe = cell.redis.pipeline(transaction=False)
             for key in answer[1]:
-                pipe.hget(key, "parent")
+                pipe.hmget(key, ["parent", "tenant"])
             found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if answer[1] else []
-            for key, parent in zip(answer[1], found, strict=True):
+            for key, values in zip(answer[1], found, strict=True):
                 name = text_of(key).removeprefix(pattern.removesuffix("child-*"))
-                if isinstance(parent, bytes) and is_of_sub_agent(name):
-                    parents[name] = text_of(parent)
+                if not isinstance(values, list) or not is_of_sub_agent(name):
+                    continue
+                parent, of = (text_of(one) for one in cast("list[Any]", values))
+                if parent and whose in (None, of):
+                    parents[name] = parent
             if not cursor:
                 break
     known = {session}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from antiphon.input.ids import SessionId
-from antiphon.input.limits import LIMITS
+from antiphon.input.limits import LIMITS, check_size
 from antiphon.model import File, Image, Item, Message, Part, Text, ToolResult
 from antiphon.model.files import FileEntry, StoredFile
 from antiphon.model.parts import STORED
@@ -21,6 +21,7 @@ from antiphon.wire.files import add_file, drop_files, list_files, read_file
 MOST_INLINE = 16 * 1024
 """So many characters of base64 stay in a message: a file that is as small is not worth a call of its own."""
 
+TOO_OFTEN = "Name each file once, shorten the history with a window, or remove files from the session."
 WITH_FILES = {Image, File, Item, ToolResult}
 """The parts that may name stored files, or have contents that are to be stored."""
 _PICTURES = ("png", "jpeg", "webp")
@@ -28,7 +29,7 @@ P = TypeVar("P", bound=Part)
 
 
 class SessionFiles:
-    """The files of one session."""
+    """The files of one session. With the ``fence`` of a running turn, files are added only while that is held."""
 
     def __init__(
         self,
@@ -37,17 +38,20 @@ class SessionFiles:
         *,
         tenant: str | None = None,
         ttl_ms: int | None = None,
+        fence: str = "",
     ) -> None:
         self._cell = cell
         self._session = session
         self._tenant = tenant
         self._ttl_ms = ttl_ms
+        self._fence = fence
 
     async def add(self, data: bytes, media_type: str | None, name: str | None = None) -> FileEntry:
         """Store a file. Raises as ``add_file`` does."""
         return await add_file(
-            self._cell, self._session, data, media_type, name, tenant=self._tenant, ttl_ms=self._ttl_ms
-        )
+            self._cell, self._session, data, media_type, name, tenant=self._tenant, ttl_ms=self._ttl_ms,
+            fence=self._fence,
+        )  # fmt: skip
 
     async def read(self, file_id: str) -> StoredFile | None:
         """Return a file with its content, or None."""
@@ -103,12 +107,16 @@ class SessionFiles:
         """Return the messages with the contents of stored files, each of which is read once.
 
         ``past`` are files that an archive has. A file that the session no longer has becomes a text that says so.
-        Raises ``CorruptRecord`` and ``StoreError``.
+        Raises ``CorruptRecord``, ``StoreError``, and ``LimitReached`` if they name the same files too often.
         """
         known: dict[str, StoredFile | None] = {one.id: one for one in past}
+        size = 0
         for file_id in stored_ids(messages):
             if file_id not in known:
                 known[file_id] = await self.read(file_id)
+            found = known[file_id]
+            size += found.size if found is not None else 0
+            check_size("session_file_bytes", size, "The files that the messages name, in bytes", TOO_OFTEN)
         if not known:
             return list(messages)
         return [

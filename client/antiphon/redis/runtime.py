@@ -228,26 +228,34 @@ class RedisRuntime:
 
     async def delete(self, session: SessionRef) -> bool:
         await self._check_tenant(session)
-        await self._check_others_turn(session)
-        cell, gone = await self._cell(session), set[str]()
-        while True:
-            for child in await self._sub_agents(
-                session
-            ):  # first, so that a repetition after a crash finds them
-                if child not in gone:
-                    await self._cancel_turns(session)
-                    await self.delete(msgspec.structs.replace(session, id=child))
-                    gone.add(child)
-            if not isinstance(answer := await delete_session(cell, session.id, session.tenant), Busy):
-                return answer
-            await self._cancel_turns(session)
+        doomed, seen, answer = [session], {session.id}, False
+        while doomed:
+            await self._check_others_turn(one := doomed[-1])
+            if new := [child for child in await self._sub_agents(one) if child not in seen]:
+                await self._cancel_turns(one)
+                seen.update(new)  # deleted first, so that a repetition after a crash finds them
+                doomed += [msgspec.structs.replace(session, id=child) for child in new]
+            elif isinstance(answer := await delete_session(await self._cell(one), one.id, one.tenant), Busy):
+                await self._cancel_turns(one)
+            else:
+                doomed.pop()
+        return bool(answer)
 
     async def _sub_agents(self, session: SessionRef) -> list[SessionId]:
-        """Return the sessions in which sub-agents have run calls of a session, if it can be read."""
-        try:
-            return [SessionId(one) for one in await self.children(session) if is_of_sub_agent(one)]
-        except CorruptRecord:
-            return []
+        """Return the sessions in which sub-agents have run calls of a session, if it can be read.
+
+        What a session says of its children may be wrong: a child is one of the same tenant that names this parent.
+        """
+        found = await self._found(session, *NO_MESSAGES)
+        own, archive = (session.id, found.text("tenant")), (await self._connected(session.store)).archive
+        children: list[SessionId] = []
+        with suppress(CorruptRecord):
+            for one in [SessionId(name) for name in found.children if is_of_sub_agent(name)]:
+                cell = await self._cell(msgspec.structs.replace(session, id=one))
+                child = await whole_found(cell, archive, one, *NO_MESSAGES)
+                if (child.text("parent"), child.text("tenant")) == own:
+                    children.append(one)
+        return children
 
     async def _cancel_turns(self, session: SessionRef) -> None:
         for turn_id in reversed((await self._found(session, *NO_MESSAGES)).inbox):

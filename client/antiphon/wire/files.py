@@ -6,6 +6,7 @@ A chunk is all that Redis copies at a time, so that a large file costs its memor
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
@@ -23,15 +24,17 @@ from antiphon.wire.scripts import given
 
 CHUNK_BYTES = 256 * 1024
 TRIES = 10
+_ID = re.compile(r"[0-9a-f]{64}")
 
 
 async def add_file(
     cell: Cell, session: SessionId, data: bytes, media_type: str | None = None, name: str | None = None, *,
-    tenant: str | None = None, ttl_ms: int | None = None,
+    tenant: str | None = None, ttl_ms: int | None = None, fence: str = "",
 ) -> FileEntry:  # fmt: skip
     """Store a file in a session, which begins with it if it does not exist. One that it has is not sent again.
 
-    A repetition continues where an earlier call has died. Raises ``LimitReached``, ``WrongTenant``, ``UsageError`` if
+    A repetition continues where an earlier call has died. With the ``fence`` of a running turn, it is stored only while
+    that turn is held; ``StoreUnavailable`` otherwise. Raises ``LimitReached``, ``WrongTenant``, ``UsageError`` if
     the session is closed, and ``StoreError``.
     """
     check_size("file_bytes", len(data), "The file in bytes", "Pass it by URL.")
@@ -43,18 +46,9 @@ async def add_file(
         for at, chunk in enumerate(chunks):
             kept = cell.seal.seal_bytes(session, f"{entry.id} {at}", bytes(chunk))
             answer = await cell.run(
-                "files/add_chunk",
-                session,
-                op,
-                key,
-                at,
-                len(chunks),
-                len(data),
-                sealed,
-                kept,
-                tenant or "",
-                *limits,
-            )
+                "files/add_chunk", session, op, key, at, len(chunks), len(data), sealed, kept, tenant or "", *limits,
+                fence,
+            )  # fmt: skip
             match answer:
                 case [b"STORED"]:
                     return entry
@@ -62,6 +56,10 @@ async def add_file(
                     continue
                 case [b"AGAIN"]:
                     break
+                case [b"SUPERSEDED"]:
+                    raise StoreUnavailable(
+                        "The turn is no longer held: nothing was stored.", session_id=session
+                    )
                 case [b"SESSION_CLOSED"]:
                     raise UsageError("The session is closed.", session_id=session)
                 case [b"OTHER_TENANT"]:
@@ -75,7 +73,7 @@ async def add_file(
 
 async def read_file(cell: Cell, session: SessionId, file_id: str) -> StoredFile | None:
     """Return a file of a session, or None if it does not have it. Raises ``CorruptRecord`` and ``StoreError``."""
-    names = cell.seal.digests(session, file_id)
+    names = _names(cell, session, file_id)
     chunks: list[bytes] = []
     while True:
         match await cell.run("files/read_chunk", session, len(chunks), *names):
@@ -103,13 +101,18 @@ async def list_files(cell: Cell, session: SessionId) -> list[FileEntry]:
 
 
 async def drop_files(cell: Cell, session: SessionId, *file_ids: str) -> int:
-    """Remove files from a session. Returns how many it had."""
-    names = [name for one in file_ids for name in cell.seal.digests(session, one)]
+    """Remove files from a session, also those that were only begun. Returns how many it had."""
+    names = [name for one in file_ids for name in _names(cell, session, one)]
     match await cell.run("files/drop_files", session, *names):
         case [b"DROPPED", dropped]:
             return dropped
         case answer:
             raise unexpected("drop_files", answer)
+
+
+def _names(cell: Cell, session: SessionId, file_id: str) -> list[str]:
+    """Return the names that a file may have; none for an id that no file can have, such as that of a chunk."""
+    return cell.seal.digests(session, file_id) if _ID.fullmatch(file_id) else []
 
 
 def _entry(cell: Cell, session: SessionId, data: bytes) -> FileEntry:

@@ -19,6 +19,7 @@ from antiphon_gateway.interface.sessions import session_of
 from antiphon_gateway.problems import Refused
 
 MOST_FORM_BYTES = 64 * 1024  # of a form, besides the content of its files
+MOST_HEADER_BYTES = 8 * 1024  # of one part, and of the header that names the boundary
 BINARY = "application/octet-stream"
 SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf", "text/plain")
 """The types that are served as they are, with audio and video. A browser runs no script in them."""
@@ -89,10 +90,11 @@ async def remove_file(call: Call[None, None]) -> None:
 
 def files_of_form(body: bytes, kind: Headers) -> Generator[tuple[str | None, str | None, bytes]]:
     """Yield the name, the media type and the content of each file of a form. Raises ``Refused``."""
-    boundary = kind.get_param("boundary")
+    short = len(kind["content-type"]) <= MOST_HEADER_BYTES  # as long ones take the parser too much time
+    boundary = kind.get_param("boundary") if short else None
     if not isinstance(boundary, str) or not 1 <= len(boundary) <= 70:
         raise _no_form("it has no boundary")
-    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
+    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), 2 * LIMITS.session_files)
     if first.strip() or not parts or not parts[-1].startswith(b"--"):
         raise _no_form("it does not end with its boundary")
     found = 0
@@ -100,14 +102,27 @@ def files_of_form(body: bytes, kind: Headers) -> Generator[tuple[str | None, str
         head, blank, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         if not blank:
             raise _no_form("a part has no headers")
+        if len(head) > MOST_HEADER_BYTES:
+            raise _no_form("a part has too long headers")
         headers = HeaderParser().parsestr(head.decode("utf-8", "replace"))
-        name = headers.get_filename()
+        name = _name_of(headers)
         if name is None:
             continue  # a field of the form
         found += 1
         yield name or None, headers.get_content_type() if "content-type" in headers else None, content
     if not found:
         raise _no_form("it has no file")
+
+
+def _name_of(headers: Headers) -> str | None:
+    """Return the name of the file in a part, or None for another field of the form. Raises ``Refused``."""
+    try:
+        name = headers.get_filename()
+        if name is not None:
+            name.encode()
+    except ValueError as exc:  # it may be in any encoding
+        raise _no_form("the name of a file cannot be decoded") from exc
+    return name
 
 
 def _no_form(problem: str) -> Refused:

@@ -274,3 +274,25 @@ def test_messages_are_loaded_with_their_files(runtime):
     assert kept[0].parts[1].data is None
     session.remove_file(ID)
     assert session.load_files(kept)[0].parts[1] == Text("[An image is no longer available.]")
+
+
+@pytest.mark.parametrize("end", [":0", "~", ":0:0"])
+def test_an_id_is_of_a_file_and_not_of_its_parts(runtime, end):
+    session = runtime.agent().session("s")
+    session.add_file(PHOTO, media_type="image/png")
+    assert not session.remove_file(f"{ID}{end}")
+    with pytest.raises(NotFound):
+        session.read_file(f"{ID}{end}")
+    assert session.read_file(ID).data == PHOTO
+
+
+def test_a_file_that_is_named_again_and_again_does_not_fill_the_memory(runtime, monkeypatch):
+    monkeypatch.setattr("antiphon.input.limits.LIMITS", type(LIMITS)(session_file_bytes=3 * len(PHOTO)))
+    runtime.use(lines := script("A cat.", "Three cats."))
+    session = runtime.agent().session("s")
+    photo = session.add_file(PHOTO, media_type="image/png")
+    session.run([photo])
+    with pytest.raises(LimitReached, match="session_file_bytes"):
+        session.run([photo] * 3)
+    session.run([photo] * 2)
+    assert len(sent(lines)) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from antiphon.errors import LimitReached, StoreUnavailable, UsageError, WrongTenant
@@ -160,3 +162,29 @@ async def test_a_fork_keeps_the_files(cell):
     await delete_session(cell, "s")
     assert (await read_file(cell, "t", entry.id)).data == DATA
     assert await cell.redis.ttl("ant:media:t") > 0
+
+
+async def test_a_file_that_was_begun_is_removed_and_no_longer_counted(cell, monkeypatch):
+    with monkeypatch.context() as crash:
+        dying(cell, crash, 2)
+        with pytest.raises(Dies):
+            await add_file(cell, "s", DATA)
+    file_id = hashlib.sha256(DATA).hexdigest()
+    assert await drop_files(cell, "s", f"{file_id}~") == 0
+    assert await cell.redis.hget("ant:session:s", "media") == f"1 {len(DATA)}".encode()
+    assert await drop_files(cell, "s", file_id) == 1
+    assert await cell.redis.hget("ant:session:s", "media") == b"0 0"
+    assert await cell.redis.hgetall("ant:media:s") == {}
+    assert await drop_files(cell, "s", file_id) == 0
+
+
+async def test_a_turn_stores_files_only_while_it_is_held(cell):
+    with pytest.raises(StoreUnavailable, match="no longer held"):
+        await add_file(cell, "s", DATA, fence="1-a")
+    assert await cell.redis.keys("ant:*:s") == []
+    await cell.redis.hset("ant:session:s", mapping={"created": 1, "fence": "2-b", "closed": 1})
+    with pytest.raises(StoreUnavailable, match="no longer held"):
+        await add_file(cell, "s", DATA, fence="1-a")
+    assert await cell.redis.exists("ant:media:s") == 0
+    entry = await add_file(cell, "s", DATA, fence="2-b")
+    assert (await read_file(cell, "s", entry.id)).data == DATA

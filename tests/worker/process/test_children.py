@@ -22,7 +22,7 @@ from support.trees import DEPTH, WIDTH
 from antiphon import Agent, tool
 from antiphon.cli.main import main
 from antiphon.client import AsyncClient
-from antiphon.errors import InvalidTool, TurnDeleted, UsageError
+from antiphon.errors import InvalidTool, TurnDeleted, UsageError, WrongTenant
 from antiphon.events import decode_event
 from antiphon.input.request import ParentTurn
 from antiphon.session.runtime import local_runtime
@@ -442,3 +442,45 @@ async def test_the_end_of_a_child_for_which_nobody_waits_starts_no_turn_of_a_sch
         await family.ended(child, Cancelled("Stopped."))
         assert [one async for one in client.turns("s")] == []
         assert await client.send_event("child:of-somebody") == 1
+
+
+async def test_sessions_that_name_each_other_as_parents_are_deleted(redis_url):
+    names = [f"child-{digit * 24}" for digit in "ab"]
+    async with AsyncClient(redis_url) as client:
+        for parent, child in (names, names[::-1]):
+            session = client.session(parent).child(session_id=child)
+            await session.add_message({"role": "user", "content": "Hello"})
+            assert await client.session(parent).children() == [child]
+        assert await client.session(names[0]).delete()
+        assert [one async for one in client.sessions(children=True)] == []
+
+
+async def test_no_other_tenant_takes_a_place_in_a_tree(redis_url):
+    name = f"child-{'b' * 24}"
+    async with AsyncClient(redis_url) as client:
+        own = client.session("s", tenant="acme", variables={"secret": MARKER})
+        await own.add_message({"role": "user", "content": "Hello"})
+        other = client.session("s", tenant="other").child(session_id=name)
+        with pytest.raises(WrongTenant):
+            await other.add_message({"role": "user", "content": "Hello"})
+        assert [one.session_id async for one in client.sessions(children=True)] == ["s"]
+        with Redis.from_url(redis_url) as redis:  # as releases before this one have left it
+            redis.hset(f"ant:session:{name}", mapping={"created": 1, "tenant": "other", "parent": "s"})
+            redis.expire(f"ant:session:{name}", 60)
+            redis.hset("ant:session:s", "children", json.dumps([name]))
+        exported = [one async for one in client.export(session="s", tenant="acme")]
+        assert {one["session_id"] for one in exported} == {"s"}
+        assert (await client.forget(session="s", tenant="acme")).sessions == ["s"]
+        with Redis.from_url(redis_url) as redis:
+            assert redis.exists(f"ant:session:{name}")
+
+
+async def test_forgetting_a_session_erases_no_session_of_another_tenant(redis_url):
+    name = f"child-{'c' * 24}"
+    async with AsyncClient(redis_url) as client:
+        await client.session("s", tenant="acme").add_message({"role": "user", "content": "Hello"})
+        await client.session(name, tenant="other").add_message({"role": "user", "content": "Hello"})
+        with Redis.from_url(redis_url) as redis:
+            redis.hset("ant:session:s", "children", json.dumps([name]))
+        assert (await client.forget(session="s")).sessions == ["s"]
+        assert len(await client.session(name, tenant="other").messages()) == 1

@@ -30,14 +30,16 @@ class FileTransitions(Moves):
 
     def add_chunk(
         self, session_id: str, op: str, file: str, at: int, count: int, size: int, entry: bytes, chunk: bytes,
-        tenant: str, ttl_ms: Any, session_limit: int, files_limit: int, bytes_limit: int,
+        tenant: str, ttl_ms: Any, session_limit: int, files_limit: int, bytes_limit: int, fence: str,
     ) -> Answer:  # fmt: skip
         """Add a chunk of a file to a session. The last one completes the file."""
+        if fence and self._held(session_id, fence) is None:
+            return [b"SUPERSEDED"]
         session, now = self._begun(session_id), self.clock()
         record, known = session.record, session.files.get(file)
         if tenant and "created" in record and record.text("tenant") != tenant:
             return [b"OTHER_TENANT"]
-        if "closed" in record:
+        if "closed" in record and not fence:
             return [b"SESSION_CLOSED"]
         if known is not None and known.entry:
             return [b"STORED"]
@@ -47,10 +49,8 @@ class FileTransitions(Moves):
                 return [b"AGAIN"]
             if "created" not in record and len(self.sessions) >= session_limit:
                 return [b"FULL", b"sessions"]
-            if files >= files_limit:
-                return [b"FULL", b"session_files"]
-            if total + size > bytes_limit:
-                return [b"FULL", b"session_file_bytes"]
+            if files >= files_limit or total + size > bytes_limit:
+                return [b"FULL", b"session_files" if files >= files_limit else b"session_file_bytes"]
             known = session.files[file] = KeptFile(size)
             self._begin_files(session, op, tenant, ttl_ms, now)
             count_files(session, files + 1, total + size)
@@ -91,14 +91,13 @@ class FileTransitions(Moves):
         return [b"FILES", [one.entry for one in session.files.values() if one.entry] if session else []]
 
     def drop_files(self, session_id: str, *names: str) -> Answer:
-        """Remove files of a session."""
+        """Remove files of a session, also those that were only begun."""
         session, dropped = self.find(session_id), 0
         if session is None:
             return [b"DROPPED", 0]
         for name in names:
-            file = session.files.get(name)
-            if file is not None and file.entry:
-                del session.files[name]
+            file = session.files.pop(name, None)
+            if file is not None:
                 files, total = files_of(session)
                 count_files(session, files - 1, total - file.size)
                 dropped += 1

@@ -1,20 +1,22 @@
 -- Add a chunk of a file to a session, which exists from the first one on. Its chunks come in their order, and the last one
 -- completes it. `file` is the hash of its content, so that it is stored once. A file is counted from its first chunk on.
 -- An empty `ttl_ms` changes nothing.
--- @args session op file at count size entry chunk tenant ttl_ms session_limit files_limit bytes_limit
+-- @args session op file at count size entry chunk tenant ttl_ms session_limit files_limit bytes_limit fence
 -- -> STORED                the file is complete (also for a repetition, and for a file that the session has)
 -- -> NEXT                  it is not: go on
 -- -> AGAIN                 the session has lost earlier chunks: begin anew
+-- -> SUPERSEDED            the turn with this fence is not held; '' is a caller without a turn
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one, or to none
 -- -> FULL, limit           the session has as many files or bytes as this limit allows, or Redis as many sessions
 -- @include publish life inbox files
 local fields, media, begun = key_session(session), key_media(session), file .. '~'
+if fence ~= '' and redis.call('HGET', fields, 'fence') ~= fence then return {'SUPERSEDED'} end
 local idle = redis.call('LLEN', key_inbox(session)) == 0
 if idle then begin_anew(session) end
 local known = redis.call('HMGET', fields, 'created', 'tenant', 'closed', 'media', 'seq')
 if tenant ~= '' and known[1] and known[2] ~= tenant then return {'OTHER_TENANT'} end
-if known[3] then return {'SESSION_CLOSED'} end
+if known[3] and fence == '' then return {'SESSION_CLOSED'} end
 if redis.call('HEXISTS', media, file) == 1 then return {'STORED'} end
 local first = redis.call('HEXISTS', media, begun) == 0
 local files, bytes = files_of(session)
