@@ -1,9 +1,8 @@
 /** Where messages are written: to the session that is open, or to a new one. */
 
 import { path, post } from "./reading/api.js";
-import { notify, press, show } from "./showing/dom.js";
+import { addressOf, byId, notify, onSubmit, press, show } from "./showing/dom.js";
 
-const byId = (id) => document.getElementById(id);
 const WAIT = "enqueue"; // what a message does beside a turn, unless its author says otherwise
 
 export class Composer {
@@ -14,7 +13,7 @@ export class Composer {
     this.session = session;
     this.text = byId("text");
     this.ifBusy = byId("if-busy");
-    byId("composer").addEventListener("submit", (event) => { event.preventDefault(); this.#send(); });
+    onSubmit(byId("composer"), () => this.#send());
     this.text.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -22,7 +21,7 @@ export class Composer {
     });
     byId("new").addEventListener("click", () => byId("begin").showModal());
     byId("begin-leave").addEventListener("click", () => byId("begin").close());
-    byId("begin").querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); this.#begin(); });
+    onSubmit(byId("begin").querySelector("form"), () => this.#begin());
   }
 
   /** Another session is shown: what was written to the last one stays with it. */
@@ -70,7 +69,7 @@ export class Composer {
       await this.#submit(id, text, byId("begin-agent").value.trim());
       byId("begin").close();
       for (const name of ["begin-id", "begin-text"]) byId(name).value = "";
-      location.hash = `#/sessions/${encodeURIComponent(id)}`;
+      location.hash = addressOf(id);
       return undefined;
     });
   }
@@ -78,7 +77,7 @@ export class Composer {
   async #submit(id, text, agent, if_busy = WAIT) {
     const place = JSON.stringify([id, text, agent]);
     if (!this.#names.has(place)) this.#names.set(place, newName());
-    await post(path`/sessions/${id}/turns`, { input: text, if_busy, ...(agent ? { agent: agentOf(agent) } : {}) }, this.#names.get(place));
+    await post(path`/sessions/${id}/turns`, { input: text, if_busy, agent: agent ? agentOf(agent) : undefined }, this.#names.get(place));
     this.#names.delete(place);
   }
 }

@@ -1,8 +1,9 @@
 /** The turns that have failed, filtered by their error and their agent, and run again: one, or all of them. */
 
 import { path, post } from "./reading/api.js";
-import { confirmed, h, notify, panel, pointTo, press, say, sessionLink, show } from "./showing/dom.js";
-import { ago, many, short } from "./showing/format.js";
+import { buttonFor, confirmed, h, notify, panel, show } from "./showing/dom.js";
+import { ago, line, many, short } from "./showing/format.js";
+import { TurnRow } from "./showing/turn_row.js";
 
 const SHOWN = 20;
 
@@ -14,8 +15,8 @@ export class FailedPanel {
     this.panel = panel("Failed in the last week", "No turn has failed.");
     this.node = this.panel.node;
     this.selects = { code: choice("Error", "every error"), agent: choice("Agent", "every agent") };
-    this.all = h("button", { type: "button", class: "small", onclick: () => press(this.all, () => this.#requeueAll()) }, "Requeue all");
-    this.tools = h("div", { class: "tools" }, Object.values(this.selects).map((one) => one.node), this.all);
+    this.all = buttonFor("Requeue all", () => this.#requeueAll());
+    this.tools = h("div", { class: "tools" }, Object.values(this.selects).map((one) => one.select), this.all);
     this.node.querySelector("h2").after(this.tools);
     for (const { select } of Object.values(this.selects)) select.addEventListener("change", () => this.onchange?.());
   }
@@ -54,27 +55,25 @@ function choice(name, every) {
     const there = new Set([...select.options].map((one) => one.value));
     for (const value of values) if (!there.has(value)) select.append(h("option", { value }, value));
   };
-  return { select, node: select, offer };
+  return { select, offer };
 }
 
 class Failed {
   constructor() {
-    this.link = sessionLink();
-    this.what = h("span", { class: "what" });
-    this.when = h("span", { class: "meta" });
-    this.requeue = h("button", { type: "button", class: "small", onclick: () => press(this.requeue, async () => {
-      await post(path`/turns/${this.turn.turn_id}/requeue`);
-      notify(`The turn of ${this.turn.session_id} runs again.`, { wrong: false, seconds: 5 });
-      this.node.classList.add("gone");
-    }) }, "Requeue");
-    this.node = h("li", { "data-state": "failed" }, this.link, this.what, this.when, h("span", { class: "buttons" }, this.requeue));
+    this.requeue = buttonFor("Requeue", () => this.#requeue());
+    this.row = new TurnRow("failed", [this.requeue]);
+    this.node = this.row.node;
+  }
+
+  async #requeue() {
+    await post(path`/turns/${this.turn.turn_id}/requeue`);
+    notify(`The turn of ${this.turn.session_id} runs again.`, { wrong: false, seconds: 5 });
+    this.node.classList.add("gone");
   }
 
   update(turn) {
     this.turn = turn;
-    pointTo(this.link, turn.session_id);
-    say(this.what, short(turn.error || "It failed.", 240));
-    say(this.when, [turn.code, turn.agent, turn.run > 1 && `run ${turn.run}`, turn.ended && ago(turn.ended)].filter(Boolean).join(" · "));
+    this.row.update(turn, short(turn.error || "It failed.", 240), line([turn.code, turn.agent, turn.run > 1 && `run ${turn.run}`, turn.ended && ago(turn.ended)]));
     this.requeue.setAttribute("aria-label", `Requeue the turn of ${turn.session_id}`);
   }
 }

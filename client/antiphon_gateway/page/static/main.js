@@ -2,14 +2,13 @@
 
 import { Follower, key } from "./reading/api.js";
 import { Composer } from "./composer.js";
-import { h, notify, show } from "./showing/dom.js";
+import { byId, h, notify, onSubmit, show } from "./showing/dom.js";
 import { Overview } from "./overview.js";
 import { SessionList } from "./sessions.js";
 import { SessionView } from "./session.js";
 
 const LOOK_MS = 2500;
 const AFTER_CHANGE_MS = 150;
-const byId = (id) => document.getElementById(id);
 
 let timer = 0;
 let failures = 0;
@@ -97,8 +96,7 @@ function signIn(why) {
 function setUpKey() {
   show(byId("leave"), key.get() !== null);
   byId("sign-in").addEventListener("cancel", (event) => event.preventDefault());
-  byId("sign-in").querySelector("form").addEventListener("submit", (event) => {
-    event.preventDefault();
+  onSubmit(byId("sign-in").querySelector("form"), () => {
     key.keep(byId("key").value.trim());
     location.reload();
   });

@@ -1,13 +1,12 @@
 /** The messages that a search finds, below the sessions. */
 
 import { get } from "./reading/api.js";
-import { arrange, h, press, say, show } from "./showing/dom.js";
-import { ago } from "./showing/format.js";
+import { addressOf, arrange, byId, h, onPress, say, show } from "./showing/dom.js";
+import { ago, line } from "./showing/format.js";
 
 const PAGE = 10;
 const WITHOUT = "Messages are not searched: that needs workers with App(search=True), and a gateway with their --archive.";
 const A_WORD = /[\p{L}\p{N}]/u;
-const byId = (id) => document.getElementById(id);
 
 export class MessageSearch {
   #hits = [];
@@ -17,8 +16,7 @@ export class MessageSearch {
   /** `nameOf(id)` is how the list shows a session. */
   constructor(nameOf) {
     this.nameOf = nameOf;
-    const more = byId("more-found");
-    more.addEventListener("click", () => press(more, () => this.#readMore()));
+    onPress(byId("more-found"), () => this.#readMore());
   }
 
   /** Search for another text, if the deployment has a search. Throws `AntiphonError`. */
@@ -33,7 +31,7 @@ export class MessageSearch {
 
   async #readMore() {
     const asked = this.#text;
-    const page = await get("/search", { text: asked, limit: PAGE, ...(this.#cursor ? { cursor: this.#cursor } : {}) });
+    const page = await get("/search", { text: asked, limit: PAGE, cursor: this.#cursor ?? undefined });
     if (asked !== this.#text) return;
     this.#hits.push(...page.hits);
     this.#cursor = page.cursor ?? null;
@@ -59,10 +57,10 @@ class Hit {
   }
 
   update(hit) {
-    this.link.href = `#/sessions/${encodeURIComponent(hit.session_id)}`;
+    this.link.href = addressOf(hit.session_id);
     this.link.title = hit.session_id;
     say(this.name, this.nameOf(hit.session_id));
-    say(this.meta, [hit.tenant, hit.agent, hit.created && ago(hit.created)].filter(Boolean).join(" · "));
+    say(this.meta, line([hit.tenant, hit.agent, hit.created && ago(hit.created)]));
     if (!this.text.hasChildNodes()) this.text.append(...hit.excerpt.map((part) => (part.match ? h("mark", {}, part.text) : part.text)));
   }
 }

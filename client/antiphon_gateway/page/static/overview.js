@@ -2,8 +2,9 @@
 
 import { get, path, post } from "./reading/api.js";
 import { FailedPanel } from "./failed.js";
-import { arrange, h, notify, panel, pointTo, press, say, sessionLink, show } from "./showing/dom.js";
+import { arrange, buttonFor, byId, h, notify, panel, say, show } from "./showing/dom.js";
 import { ago, count, duration, many, short } from "./showing/format.js";
+import { TurnRow } from "./showing/turn_row.js";
 
 const AGENTS_MS = 10_000; // between two looks at the agents, for which the gateway reads all unfinished turns
 
@@ -15,34 +16,25 @@ export class Overview {
     this.tiles = h("div", { id: "tiles" });
     this.waiting = panel("Suspended turns", "No turn is suspended.");
     this.failed = new FailedPanel();
-    this.queues = table("Queues", ["Queue", "Queued", "Oldest", "Running", "Waiting", "Delayed", "Workers"], "There are no queues yet.");
-    this.workers = table("Workers", ["Worker", "Turns", "Queues", "Finished", "Failed", "Started", "Heard"], "No worker is alive: turns wait until one starts.");
-    this.agents = table("Agents", ["Agent", "Revision", "Share", "Workers", "Running", "Ended", "Failed", "Tool errors", "Tokens", "Cost", "Seconds", "Feedback"], "No worker has agents of its own.");
-    document.getElementById("overview").append(h("h1", {}, "Overview"), this.tiles, this.waiting.node, this.failed.node, this.queues.node, this.workers.node, this.agents.node);
+    this.queues = new Table("queues", "Queues", "There are no queues yet.", (one) => one.name, queueCells);
+    this.workers = new Table("workers", "Workers", "No worker is alive: turns wait until one starts.", (one) => one.name, workerCells);
+    this.agents = new Table("agents", "Agents", "No worker has agents of its own.", (one) => `${one.agent}@${one.revision}`, agentCells);
+    byId("overview").append(h("h1", {}, "Overview"), this.tiles, ...[this.waiting, this.failed, this.queues, this.workers, this.agents].map((one) => one.node));
   }
 
   /** Read everything that this key may see. `waiting` and `counts` are known already. Throws `AntiphonError`. */
   async refresh(waiting, counts) {
-    const [queues, workers, failed] = await Promise.all([allowed("/queues"), allowed("/workers"), allowed("/failed", this.failed.question())]);
-    this.#drawTiles(counts, queues?.queues, workers?.workers, waiting);
+    const [queues, workers, failed] = await Promise.all([this.queues.read(), this.workers.read(), allowed("/failed", this.failed.question())]);
+    this.#drawTiles(counts, queues, workers);
     this.waiting.update(waiting, (turn) => turn.turn_id, () => new Waiting());
     show(this.failed.node, failed !== null);
     if (failed) this.failed.update(failed.turns);
-    show(this.queues.node, queues !== null);
-    if (queues) this.queues.update(queues.queues, (one) => one.name, queueCells);
-    show(this.workers.node, workers !== null);
-    if (workers) this.workers.update(workers.workers, (one) => one.name, workerCells);
-    if (Date.now() - this.#looked > AGENTS_MS) await this.#drawAgents();
-  }
-
-  async #drawAgents() {
-    const agents = await allowed("/agents");
+    if (Date.now() - this.#looked < AGENTS_MS) return;
+    await this.agents.read();
     this.#looked = Date.now();
-    show(this.agents.node, agents !== null);
-    if (agents) this.agents.update(agents.agents, (one) => `${one.agent}@${one.revision}`, agentCells);
   }
 
-  #drawTiles(counts, queues, workers, waiting) {
+  #drawTiles(counts, queues, workers) {
     const total = (rows, name) => rows.reduce((sum, one) => sum + (one[name] ?? 0), 0);
     const oldest = queues && Math.max(0, ...queues.map((one) => one.oldest_seconds ?? 0));
     const tiles = [
@@ -86,18 +78,27 @@ class Tile {
   }
 }
 
-function table(title, heads, nothing) {
-  const body = h("tbody", {});
-  const none = h("p", { class: "faint", hidden: true }, nothing);
-  const head = h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one))));
-  const whole = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, h("table", {}, head, body));
-  const node = h("section", { class: "panel" }, h("h2", {}, title), whole, none);
-  const update = (items, keyOf, cellsOf) => {
-    arrange(body, items, keyOf, () => new TableRow(cellsOf));
-    show(none, items.length === 0);
-    show(whole, items.length > 0);
-  };
-  return { node, update };
+/** What the gateway lists at `/name`, as a table. `cellsOf(item)` has the text of each cell by its heading. */
+class Table {
+  constructor(name, title, nothing, keyOf, cellsOf) {
+    Object.assign(this, { name, keyOf, cellsOf });
+    this.head = h("tr", {});
+    const body = h("tbody", {});
+    const whole = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": title, hidden: true }, h("table", {}, h("thead", {}, this.head), body));
+    this.panel = panel(title, nothing, body, whole);
+    this.node = this.panel.node;
+  }
+
+  /** Read and show it. Returns null if this key may not see it. */
+  async read() {
+    const answer = await allowed(`/${this.name}`);
+    show(this.node, answer !== null);
+    if (answer === null) return null;
+    const items = answer[this.name];
+    if (items.length && !this.head.firstChild) this.head.append(...Object.keys(this.cellsOf(items[0])).map((name) => h("th", { scope: "col" }, name)));
+    this.panel.update(items, this.keyOf, () => new TableRow(this.cellsOf));
+    return items;
+  }
 }
 
 class TableRow {
@@ -107,59 +108,72 @@ class TableRow {
   }
 
   update(item) {
-    this.cellsOf(item).forEach((text, place) => {
+    Object.values(this.cellsOf(item)).forEach((text, place) => {
       const cell = this.node.children[place] ?? this.node.appendChild(place ? h("td", {}) : h("th", { scope: "row" }));
       say(cell, text);
     });
   }
 }
 
-const queueCells = (one) => [
-  one.name, count(one.queued), typeof one.oldest_seconds === "number" ? duration(one.oldest_seconds * 1000) : "–",
-  count(one.running), count(one.waiting), count(one.delayed), count(one.workers),
-];
+const queueCells = (one) => ({
+  Queue: one.name,
+  Queued: count(one.queued),
+  Oldest: typeof one.oldest_seconds === "number" ? duration(one.oldest_seconds * 1000) : "–",
+  Running: count(one.running),
+  Waiting: count(one.waiting),
+  Delayed: count(one.delayed),
+  Workers: count(one.workers),
+});
 
-const workerCells = (one) => [
-  one.name, count(one.running), one.queues.join(", "), count(one.finished), count(one.failed),
-  one.since ? ago(one.since) : "–", one.heard ? ago(one.heard) : "–",
-];
+const workerCells = (one) => ({
+  Worker: one.name,
+  Turns: count(one.running),
+  Queues: one.queues.join(", "),
+  Finished: count(one.finished),
+  Failed: count(one.failed),
+  Started: one.since ? ago(one.since) : "–",
+  Heard: one.heard ? ago(one.heard) : "–",
+});
 
 const agentCells = (one) => {
   const { finished = 0, failed = 0, cancelled = 0, tool_calls = 0, tool_errors = 0, tokens = 0, cost = 0, seconds = 0, rated = 0, scores = 0 } = one.figures;
   const ended = finished + failed + cancelled;
-  return [
-    one.agent, one.label ? `${one.revision} (${one.label})` : one.revision, typeof one.share === "number" ? `${+(one.share * 100).toFixed(4)} %` : "–",
-    count(one.workers.length), count(one.running), count(ended), count(failed), tool_calls ? `${count(tool_errors)} of ${count(tool_calls)}` : "–",
-    count(tokens), `$${cost.toFixed(4)}`, ended ? (seconds / ended).toFixed(2) : "–", rated ? `${(scores / rated).toFixed(2)} (${count(rated)})` : "–",
-  ];
+  return {
+    Agent: one.agent,
+    Revision: one.label ? `${one.revision} (${one.label})` : one.revision,
+    Share: typeof one.share === "number" ? `${+(one.share * 100).toFixed(4)} %` : "–",
+    Workers: count(one.workers.length),
+    Running: count(one.running),
+    Ended: count(ended),
+    Failed: count(failed),
+    "Tool errors": tool_calls ? `${count(tool_errors)} of ${count(tool_calls)}` : "–",
+    Tokens: count(tokens),
+    Cost: `$${cost.toFixed(4)}`,
+    Seconds: ended ? (seconds / ended).toFixed(2) : "–",
+    Feedback: rated ? `${(scores / rated).toFixed(2)} (${count(rated)})` : "–",
+  };
 };
 
 class Waiting {
   constructor() {
-    this.link = sessionLink();
-    this.what = h("span", { class: "what" });
-    this.since = h("span", { class: "meta" });
-    this.approve = h("button", { type: "button", class: "main small" }, "Approve");
-    this.reject = h("button", { type: "button", class: "small" }, "Reject");
-    this.node = h("li", { "data-state": "suspended" }, this.link, this.what, this.since, h("span", { class: "buttons" }, this.approve, this.reject));
-    for (const [button, verb] of [[this.approve, "approve"], [this.reject, "reject"]]) {
-      button.addEventListener("click", () => press(button, async () => {
-        for (const one of this.turn.calls) await post(path`/turns/${this.turn.turn_id}/calls/${one.call_id}/${verb}`);
-        notify(`${verb === "approve" ? "Approved" : "Rejected"}: ${this.what.textContent}`, { wrong: false, seconds: 5 });
-      }));
-    }
+    this.buttons = [["Approve", "main small"], ["Reject", "small"]].map(([word, look]) => buttonFor(word, () => this.#decide(word), look));
+    this.row = new TurnRow("suspended", this.buttons);
+    this.node = this.row.node;
+  }
+
+  async #decide(word) {
+    for (const one of this.turn.calls) await post(path`/turns/${this.turn.turn_id}/calls/${one.call_id}/${word.toLowerCase()}`);
+    notify(`${word === "Approve" ? "Approved" : "Rejected"}: ${this.what}`, { wrong: false, seconds: 5 });
   }
 
   update(turn) {
     this.turn = turn;
-    pointTo(this.link, turn.session_id);
-    const what = turn.calls.map((one) => `${one.name}(${short(JSON.stringify(one.arguments ?? {}), 120)})`).join(", ");
+    this.what = turn.calls.map((one) => `${one.name}(${short(JSON.stringify(one.arguments ?? {}), 120)})`).join(", ");
     const decidable = turn.calls.length > 0 && turn.calls.every((one) => (one.kind ?? "approval") === "approval");
-    say(this.what, what);
-    say(this.since, decidable ? `for ${duration(Date.now() - turn.suspended)}` : `for its result, for ${duration(Date.now() - turn.suspended)}`);
-    for (const [button, word] of [[this.approve, "Approve"], [this.reject, "Reject"]]) {
+    this.row.update(turn, this.what, `${decidable ? "" : "for its result, "}for ${duration(Date.now() - turn.suspended)}`);
+    for (const button of this.buttons) {
       show(button, decidable);
-      button.setAttribute("aria-label", `${word} ${what} of ${turn.session_id}`);
+      button.setAttribute("aria-label", `${button.textContent} ${this.what} of ${turn.session_id}`);
     }
   }
 }

@@ -2,15 +2,14 @@
 
 import { Follower, get, path, post } from "./reading/api.js";
 import { Conversation, begun, ended } from "./reading/conversation.js";
-import { announce, arrange, h, notify, onFrame, press, say, show } from "./showing/dom.js";
-import { many, statusWord } from "./showing/format.js";
+import { announce, arrange, byId, notify, onFrame, onPress, say, show } from "./showing/dom.js";
+import { line, many, statusWord, titleOf } from "./showing/format.js";
 import { Lag } from "./reading/lag.js";
 import { TurnView } from "./showing/turn.js";
 
 const PAGE = 60; // messages
 const MOST_TURNS = 240; // on the page while it follows
 const NEAR_PX = 48;
-const byId = (id) => document.getElementById(id);
 
 /** Shows one session at a time. `onchange` is called when a turn begins or ends, `onbusy` with whether there is one. */
 export class SessionView {
@@ -37,8 +36,8 @@ export class SessionView {
     };
     this.scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     byId("latest").addEventListener("click", () => this.toEnd());
-    byId("earlier").addEventListener("click", () => press(byId("earlier"), () => this.#readEarlier()));
-    byId("stop").addEventListener("click", () => press(byId("stop"), () => this.stop()));
+    onPress(byId("earlier"), () => this.#readEarlier());
+    onPress(byId("stop"), () => this.stop());
     new IntersectionObserver(([seen]) => seen.isIntersecting && !this.#pinned && byId("earlier").click(), { root: this.scroller, rootMargin: "400px" }).observe(byId("earlier"));
     new ResizeObserver(() => this.#pinned && this.#toEndNow()).observe(this.scroller);
   }
@@ -117,11 +116,12 @@ export class SessionView {
   }
 
   #follow(after, generation) {
+    const current = (take) => (value) => generation === this.#generation && take(value);
     this.#follower = new Follower(this.id, {
       after,
-      onevent: (event) => generation === this.#generation && this.#take(event),
-      onstate: (state) => generation === this.#generation && this.#connected(state),
-      onend: (why) => generation === this.#generation && this.#ended(why),
+      onevent: current((event) => this.#take(event)),
+      onstate: current((state) => this.#connected(state)),
+      onend: current((why) => this.#ended(why)),
     });
   }
 
@@ -174,8 +174,7 @@ export class SessionView {
   }
 
   async #decide(turn, call, kind, body) {
-    const verb = { approve: "approve", reject: "reject", result: "result" }[kind];
-    await post(path`/turns/${turn.id}/calls/${call.call_id}/${verb}`, body);
+    await post(path`/turns/${turn.id}/calls/${call.call_id}/${kind}`, body);
     this.#conversation.decided(turn, { call_id: call.call_id, kind, here: true, reason: body.reason, arguments: body.arguments, at: Date.now() });
     this.#draw();
     byId("text").focus({ preventScroll: true });
@@ -200,13 +199,12 @@ export class SessionView {
   }
 
   #drawHead() {
-    const { agent, tenant, messages, metadata } = this.#facts;
-    const title = typeof metadata?.title === "string" ? metadata.title : "";
-    const found = [title, agent && `agent ${agent}`, tenant && `tenant ${tenant}`, messages && many(messages, "message"), this.#lag.text()];
-    say(byId("session-facts"), found.filter(Boolean).join(" · "));
+    const { agent, tenant, messages } = this.#facts;
+    const found = [titleOf(this.#facts), agent && `agent ${agent}`, tenant && `tenant ${tenant}`, messages && many(messages, "message"), this.#lag.text()];
+    say(byId("session-facts"), line(found));
     const connection = byId("connection");
     say(connection, { live: "Live", connecting: "Connecting", lost: "Cut off: trying again" }[this.#state] ?? "");
-    connection.dataset.status = this.#state;
+    connection.dataset.state = this.#state;
   }
 
   #scrolled() {

@@ -2,8 +2,8 @@
 
 import { MessageSearch } from "./messages.js";
 import { get } from "./reading/api.js";
-import { arrange, h, notify, press, say, show } from "./showing/dom.js";
-import { ago, count, many, statusWord } from "./showing/format.js";
+import { addressOf, arrange, byId, h, notify, onPress, say, show } from "./showing/dom.js";
+import { ago, count, line, many, statusWord, titleOf } from "./showing/format.js";
 
 const PAGE = 50;
 const MOST_READ_AGAIN = 200; // of the list, at each look
@@ -11,7 +11,6 @@ const FILTERS = [["all", "All"], ["running", "Running"], ["suspended", "Suspende
 const TYPING_MS = 250;
 const RARELY_MS = 10_000; // what costs the server more is asked for less often
 const PAGES_AT_ONCE = 5; // of a search: each looks at a thousand sessions
-const byId = (id) => document.getElementById(id);
 
 export class SessionList {
   #rows = new Map(); // by id, the most recently used one first
@@ -34,7 +33,7 @@ export class SessionList {
     this.search.addEventListener("input", () => this.#typing());
     this.search.addEventListener("keydown", (event) => this.#typed(event));
     byId("list").addEventListener("keydown", (event) => this.#moved(event));
-    byId("more").addEventListener("click", () => press(byId("more"), () => this.#readMore()));
+    onPress(byId("more"), () => this.#readMore());
     this.messages = new MessageSearch((id) => this.#titles.get(id) ?? id);
     byId("hits").addEventListener("keydown", (event) => this.#moved(event));
     this.filters = FILTERS.map(([name, word]) => this.#filterButton(name, word));
@@ -68,7 +67,7 @@ export class SessionList {
     this.#read = Date.now();
   }
 
-  #question = () => ({ ...(this.#filter === "all" ? {} : { state: this.#filter }), ...(this.#text ? { search: this.#text } : {}) });
+  #question = () => ({ state: this.#filter === "all" ? undefined : this.#filter, search: this.#text || undefined });
 
   /** Ask the server for other sessions: those of another filter, or with another text. */
   #ask() {
@@ -157,7 +156,7 @@ export class SessionList {
     if (event.key !== "Enter" || !text || event.isComposing) return undefined;
     const [first] = this.#shown();
     const id = this.#rows.has(text) || !first ? text : first.session_id;
-    location.hash = `#/sessions/${encodeURIComponent(id)}`;
+    location.hash = addressOf(id);
     return undefined;
   }
 
@@ -182,8 +181,6 @@ export class SessionList {
   }
 }
 
-const titleOf = (row) => (typeof row.metadata?.title === "string" ? row.metadata.title : "");
-
 class Row {
   constructor(stateOf) {
     this.stateOf = stateOf;
@@ -198,11 +195,11 @@ class Row {
     this.id = row.session_id;
     const state = this.stateOf(row);
     this.node.dataset.state = state;
-    this.link.href = `#/sessions/${encodeURIComponent(row.session_id)}`;
+    this.link.href = addressOf(row.session_id);
     say(this.name, titleOf(row) || row.session_id);
     say(this.state, state === "done" ? "" : statusWord(state));
     this.link.title = row.session_id;
-    say(this.meta, [row.tenant, row.agent, many(row.messages, "message"), row.turns > 1 && `${count(row.turns)} turns open`, ago(row.updated)].filter(Boolean).join(" · "));
+    say(this.meta, line([row.tenant, row.agent, many(row.messages, "message"), row.turns > 1 && `${count(row.turns)} turns open`, ago(row.updated)]));
   }
 
   mark(open) {

@@ -8,6 +8,8 @@
  *   { kind: "note", text }    { kind: "input", message }    { kind: "item", data }
  */
 
+import { NOTES } from "./notes.js";
+
 const ENDED = new Set(["finished", "failed", "cancelled"]);
 const BEGUN = new Set(["running", "retrying", "suspended"]);
 const SPOKEN = { text_delta: "text", reasoning_delta: "reasoning", refusal_delta: "refusal" };
@@ -100,7 +102,9 @@ export class Conversation {
   #apply(turn, event) {
     turn.live = true;
     this.#touch(turn);
-    if (event.type in SPOKEN) return void this.#speak(turn, event, SPOKEN[event.type]);
+    const step = event.step || 1;
+    if (event.type in SPOKEN) return void this.#speak(turn, step, SPOKEN[event.type], event.text);
+    if (event.type in NOTES) return void this.#piece(turn, step, "note", { text: NOTES[event.type](event) });
     switch (event.type) {
       case "turn_queued":
         if (event.run > 1 || turn.settled) this.#again(turn);
@@ -108,21 +112,17 @@ export class Conversation {
         if (event.input.length) turn.input = event.input;
         break;
       case "turn_started":
-        this.#drop(turn, event.step || 1);
+        this.#drop(turn, step);
         Object.assign(turn, { status: "running", attempt: event.attempt || 1, worker: event.worker, retry: null });
         turn.started ??= event.at;
         break;
       case "turn_retrying":
-        this.#drop(turn, event.step || 1);
+        this.#drop(turn, step);
         Object.assign(turn, { status: "retrying", retry: { code: event.code, reason: event.reason, at: event.retry_at } });
         break;
-      case "budget_reached": this.#note(turn, event, `A budget of the ${event.scope} is used up (${event.unit === "cost" ? "$" : ""}${event.limit}${event.unit === "tokens" ? " tokens" : ""} per ${event.per}).`); break;
-      case "context_reduced": this.#note(turn, event, `The model refused the length of the request: ${event.messages ? `${event.messages} messages were left out` : `${event.results} results of tools were cut`}.`); break;
-      case "recall_failed": this.#note(turn, event, `The memory ${event.memory} did not answer (${event.error}).`); break;
-      case "model_changed": this.#note(turn, event, `${event.source} was given up (${event.code}); ${event.target} answers.`); break;
-      case "child_event": this.#note(turn, event, `${event.agent}: ${event.event.type === "turn_queued" ? "began" : event.event.type.replace("turn_", "")} (child turn ${event.child_id})`); break;
-      case "handoff": this.#note(turn, event, `${event.source} handed over to ${event.target}${event.reason ? `: ${event.reason}` : "."}`); break;
-      case "turn_steered": this.#steer(turn, event); break;
+      case "turn_steered":
+        for (const message of event.input) this.#piece(turn, step, "input", { message });
+        break;
       case "turn_suspended":
         turn.status = "suspended";
         this.#open(turn, event.calls, event.step);
@@ -138,22 +138,20 @@ export class Conversation {
       }
       case "tool_call": this.#call(turn, event, { arguments: event.arguments, typed: undefined, open: null }); break;
       case "tool_progress": this.#call(turn, event, { progress: { text: event.text, fraction: event.fraction } }); break;
-      case "tool_result":
-        this.#call(turn, event, { result: event.result, is_error: event.is_error, open: null });
-        break;
+      case "tool_result": this.#call(turn, event, { result: event.result, is_error: event.is_error, open: null }); break;
       case "custom": {
         const call = this.#call(turn, { ...event, name: undefined });
         call.customs = [...(call.customs ?? []), { name: event.name, data: event.data }];
         break;
       }
-      case "item": this.#piece(turn, event, "item", { data: event.item, provider: event.provider }); break;
+      case "item": this.#piece(turn, step, "item", { data: event.item, provider: event.provider }); break;
       case "output_delta": turn.output = event.output; break;
       case "step_finished":
-        Object.assign(turn, { steps: Math.max(turn.steps, event.step || 1), model: event.model || turn.model });
+        Object.assign(turn, { steps: Math.max(turn.steps, step), model: event.model || turn.model });
         turn.usage = sum(turn.usage, event.usage);
         if (event.rejected) {
-          this.#drop(turn, event.step || 1);
-          this.#note(turn, event, `The answer did not fit and is asked for again: ${event.rejected}`);
+          this.#drop(turn, step);
+          this.#piece(turn, step, "note", { text: `The answer did not fit and is asked for again: ${event.rejected}` });
         }
         break;
       case "turn_finished":
@@ -168,9 +166,7 @@ export class Conversation {
     turn.status = event.type.slice("turn_".length);
     turn.ended = event.at;
     turn.retry = null;
-    for (const piece of turn.pieces) {
-      if (piece.open) this.#change(piece, { open: null });
-    }
+    for (const piece of turn.pieces) if (piece.open) this.#change(piece, { open: null });
     if (turn.status === "failed") turn.error = { code: event.code, text: event.message, service: event.service };
     if (turn.status === "cancelled") turn.stopped = { reason: event.reason, keep: event.keep };
     if (event.steered_into) turn.steeredInto = event.steered_into;
@@ -211,11 +207,10 @@ export class Conversation {
     return undefined;
   }
 
-  #speak(turn, event, kind) {
+  #speak(turn, step, kind, text) {
     const last = turn.pieces.at(-1);
-    const step = event.step || 1;
-    const piece = last?.kind === kind && last.step === step ? last : this.#piece(turn, event, kind, { text: "" });
-    this.#change(piece, { text: piece.text + event.text });
+    const piece = last?.kind === kind && last.step === step ? last : this.#piece(turn, step, kind, { text: "" });
+    this.#change(piece, { text: piece.text + text });
     turn.steps = Math.max(turn.steps, step);
   }
 
@@ -243,19 +238,8 @@ export class Conversation {
     if (turn.pieces.some((one) => one.call_id === decision.call_id)) this.#call(turn, decision, fields);
   }
 
-  #steer(turn, event) {
-    for (const message of event.input) this.#piece(turn, event, "input", { message });
-  }
-
-  #note(turn, event, text) {
-    this.#piece(turn, event, "note", { text });
-  }
-
-  #piece(turn, event, kind, fields) {
-    const step = event.step || 1;
-    const piece = { key: keyOf(turn, step, kind), kind, step, ...fields };
-    turn.pieces.push(piece);
-    return this.#change(piece, {});
+  #piece(turn, step, kind, fields) {
+    return this.#change(addPiece(turn, step, kind, fields), {});
   }
 
   /** A step starts again: what was said of it comes again. Finished calls stay, and what people said. */
@@ -368,13 +352,12 @@ function addPart(turn, part) {
   }
 }
 
+/** Its key is the same for a piece that came as an event and for the part of the message that it became. */
 function addPiece(turn, step, kind, fields) {
-  turn.pieces.push({ key: keyOf(turn, step, kind), kind, step, stamp: 0, ...fields });
-}
-
-/** The same key for a piece that came as an event and for the part of the message that it became. */
-function keyOf(turn, step, kind) {
-  return `${kind} ${step}.${turn.pieces.filter((one) => one.step === step && one.kind === kind).length}`;
+  const place = turn.pieces.filter((one) => one.step === step && one.kind === kind).length;
+  const piece = { key: `${kind} ${step}.${place}`, kind, step, stamp: 0, ...fields };
+  turn.pieces.push(piece);
+  return piece;
 }
 
 function sum(one = {}, other = {}) {

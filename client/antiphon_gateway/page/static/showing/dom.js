@@ -1,5 +1,7 @@
 /** Builds the page. What users and models wrote becomes text nodes and nothing else. */
 
+export const byId = (id) => document.getElementById(id);
+
 /** h("p", { class: "note", onclick: press }, "text", node): an element with attributes, listeners and children. */
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -17,7 +19,6 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Show or hide an element. */
 export function show(node, visible) {
   if (node.hidden === visible) node.hidden = !visible;
 }
@@ -61,20 +62,17 @@ export function onFrame(draw) {
   };
 }
 
-const announcer = document.querySelector("#announcer");
-
 /** Tell users of screen readers what has happened. */
 export function announce(text) {
-  announcer.textContent = "";
-  requestAnimationFrame(() => { announcer.textContent = text; });
+  byId("announcer").textContent = "";
+  requestAnimationFrame(() => { byId("announcer").textContent = text; });
 }
-
-const notices = document.querySelector("#notices");
 
 /** Show a sentence until it is dismissed or some time has passed. */
 export function notify(text, { wrong = true, seconds = 12 } = {}) {
   const close = h("button", { type: "button", class: "plain", "aria-label": "Dismiss", onclick: () => node.remove() }, "×");
   const node = h("div", { class: wrong ? "notice wrong" : "notice" }, h("p", {}, text), close);
+  const notices = byId("notices");
   notices.append(node);
   while (notices.children.length > 3) notices.firstChild.remove();
   setTimeout(() => node.remove(), seconds * 1000);
@@ -94,25 +92,37 @@ export async function press(button, work) {
   }
 }
 
-/** A section with a title and a list; a sentence takes its place while it is empty. */
-export function panel(title, nothing) {
-  const list = h("ul", {});
+/** Let a button do some work, as `press` does it. */
+export const onPress = (button, work) => button.addEventListener("click", () => press(button, work));
+
+export function buttonFor(text, work, look = "small") {
+  const button = h("button", { type: "button", class: look }, text);
+  onPress(button, work);
+  return button;
+}
+
+/** Let a form call `work` instead of being sent. */
+export function onSubmit(form, work) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    work();
+  });
+}
+
+/** A section with a title and a list, which may be within `whole`; a sentence takes its place while it is empty. */
+export function panel(title, nothing, list = h("ul", {}), whole = list) {
   const none = h("p", { class: "faint", hidden: true }, nothing);
-  const node = h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), list, none);
+  const node = h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), whole, none);
   const update = (items, keyOf, make) => {
     arrange(list, items, keyOf, make);
     show(none, items.length === 0);
+    show(whole, items.length > 0);
   };
   return { node, update };
 }
 
-export const sessionLink = () => h("a", { class: "session" });
-
-/** Let a link open a session. */
-export function pointTo(link, session) {
-  link.href = `#/sessions/${encodeURIComponent(session)}`;
-  say(link, session);
-}
+/** The address at which this page shows a session. */
+export const addressOf = (session) => `#/sessions/${encodeURIComponent(session)}`;
 
 /** Ask whether to go on. Escape, and the button that has the focus at first, are no. */
 export function confirmed(title, text, yes) {
@@ -124,7 +134,7 @@ export function confirmed(title, text, yes) {
   dialog.showModal();
   return new Promise((resolve) => {
     no.addEventListener("click", () => dialog.close());
-    form.addEventListener("submit", (event) => { event.preventDefault(); dialog.close("yes"); });
+    onSubmit(form, () => dialog.close("yes"));
     dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
   });
 }

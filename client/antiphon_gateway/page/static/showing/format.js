@@ -43,6 +43,12 @@ export function short(text, most = 80) {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
+/** What is known of some facts, in one line. */
+export const line = (facts) => facts.filter(Boolean).join(" · ");
+
+/** The title that a session was given. */
+export const titleOf = ({ metadata }) => (typeof metadata?.title === "string" ? metadata.title : "");
+
 const WORDS = {
   queued: "Queued", waiting: "Waiting", running: "Running", retrying: "Retrying", suspended: "Suspended",
   finished: "Finished", failed: "Failed", cancelled: "Stopped", delayed: "Delayed", done: "Idle", closed: "Closed",

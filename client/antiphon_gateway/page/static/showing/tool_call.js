@@ -1,6 +1,6 @@
 /** Shows a tool call: its arguments, how far it is, its result, and what somebody has to decide about it. */
 
-import { h, notify, press, say, show } from "./dom.js";
+import { buttonFor, h, notify, onSubmit, press, say, show } from "./dom.js";
 import { ago, clock, pretty, short } from "./format.js";
 
 /** `act("approve" | "reject" | "answer", call, …)` decides about a call that waits. */
@@ -82,10 +82,8 @@ export class ToolCallView {
     const change = h("details", { class: "change" }, h("summary", {}, "Change the arguments"), changed);
     change.addEventListener("toggle", () => { if (change.open && !changed.value) changed.value = pretty(this.call.arguments ?? {}); });
     const approve = h("button", { type: "submit", class: "main" }, "Approve");
-    const reject = h("button", { type: "button" }, "Reject");
-    reject.addEventListener("click", () => press(reject, () => this.act("reject", this.call, reason.value.trim() || undefined)));
-    return this.#form(call, `${call.name} waits for your approval.`, (event) => {
-      event.preventDefault();
+    const reject = buttonFor("Reject", () => this.act("reject", this.call, reason.value.trim() || undefined), "");
+    return this.#form(call, `${call.name} waits for your approval.`, () => {
       const given = argumentsOf(change.open ? changed.value : "");
       if (given !== null) press(approve, () => this.act("approve", this.call, given));
     }, change, h("div", { class: "row" }, approve, reject, reason));
@@ -95,16 +93,17 @@ export class ToolCallView {
     const text = h("textarea", { rows: "3", "aria-label": `Result of ${call.name}`, placeholder: "The result, as text or JSON" });
     const wrong = h("input", { type: "checkbox" });
     const give = h("button", { type: "submit", class: "main" }, "Give the result");
-    return this.#form(call, `${call.name} is a tool on the client: the turn waits for its result.`, (event) => {
-      event.preventDefault();
+    return this.#form(call, `${call.name} is a tool on the client: the turn waits for its result.`, () => {
       press(give, () => this.act("answer", this.call, text.value, wrong.checked));
     }, text, h("div", { class: "row" }, give, h("label", {}, wrong, " It is an error")));
   }
 
-  #form(call, title, onsubmit, ...children) {
+  #form(call, title, work, ...children) {
     const { until, at_limit: limit } = call.open;
     const then = { reject: "it is rejected", approve: "it is approved", fail: "the turn fails" }[limit];
-    return h("form", { class: "decide", "aria-label": title, onsubmit }, h("p", {}, h("b", {}, title), until ? ` After ${clock(until)} ${then}.` : ""), ...children);
+    const form = h("form", { class: "decide", "aria-label": title }, h("p", {}, h("b", {}, title), until ? ` After ${clock(until)} ${then}.` : ""), ...children);
+    onSubmit(form, work);
+    return form;
   }
 }
 

@@ -1,7 +1,7 @@
 /** Shows one turn: what was asked, what was said and done, and how it stands. */
 
-import { arrange, h, press, say, show } from "./dom.js";
-import { clock, count, duration, many, money, pretty, short, statusWord } from "./format.js";
+import { arrange, buttonFor, h, say, show } from "./dom.js";
+import { clock, count, duration, line, many, money, pretty, short, statusWord } from "./format.js";
 import { Prose } from "./prose.js";
 import { ToolCallView } from "./tool_call.js";
 import { begun, ended } from "../reading/conversation.js";
@@ -48,7 +48,7 @@ export class TurnView {
 
   #updateFoot(turn) {
     say(this.pill, statusWord(turn.status));
-    this.pill.dataset.status = turn.status;
+    this.pill.dataset.state = turn.status;
     show(this.pill, turn.status !== "finished");
     say(this.facts, factsOf(turn));
     show(this.requeue, turn.status === "failed");
@@ -57,7 +57,7 @@ export class TurnView {
   }
 
   #button(text, work) {
-    const button = h("button", { type: "button", class: "small", hidden: true, onclick: () => press(button, work) }, text);
+    const button = buttonFor(text, work);
     this.buttons.append(button);
     return button;
   }
@@ -79,26 +79,31 @@ function markOf(turn) {
 }
 
 function factsOf(turn) {
-  const found = [];
-  if (ended(turn) && turn.ended) found.push(clock(turn.ended));
-  if (turn.attempt > 1) found.push(`attempt ${turn.attempt}`);
-  if (turn.started && turn.ended) found.push(duration(turn.ended - turn.started));
-  if (turn.steps > 1) found.push(many(turn.steps, "step"));
-  if (turn.usage?.input_tokens || turn.usage?.output_tokens) found.push(`${count(turn.usage.input_tokens ?? 0)} in, ${count(turn.usage.output_tokens ?? 0)} out`);
-  if (typeof turn.usage?.cost === "number") found.push(money(turn.usage.cost));
-  if (turn.model) found.push(turn.model);
-  if (turn.status === "running" && turn.worker) found.push(`on ${short(turn.worker, 40)}`);
-  return found.join(" · ");
+  const { input_tokens: read, output_tokens: written, cost } = turn.usage ?? {};
+  return line([
+    ended(turn) && turn.ended && clock(turn.ended),
+    turn.attempt > 1 && `attempt ${turn.attempt}`,
+    turn.started && turn.ended && duration(turn.ended - turn.started),
+    turn.steps > 1 && many(turn.steps, "step"),
+    (read || written) && `${count(read ?? 0)} in, ${count(written ?? 0)} out`,
+    typeof cost === "number" && money(cost),
+    turn.model,
+    turn.status === "running" && turn.worker && `on ${short(turn.worker, 40)}`,
+  ]);
 }
 
+const FRAMES = {
+  text: () => h("div", { class: "said" }),
+  refusal: () => h("div", { class: "said refusal" }),
+  note: () => h("div", { class: "note" }),
+  reasoning: () => h("details", { class: "reasoning" }, h("summary", {}, "Reasoning")),
+};
+
 function viewOf(piece, { actions, turn }) {
+  if (piece.kind in FRAMES) return new PieceView(FRAMES[piece.kind](), new Prose(), (one) => one.text);
   switch (piece.kind) {
     case "call": return new ToolCallView((name, ...values) => actions[name](turn, ...values));
-    case "input": return new MessageView((one) => one.message);
-    case "text": return new PieceView(h("div", { class: "said" }), new Prose(), (one) => one.text);
-    case "refusal": return new PieceView(h("div", { class: "said refusal" }), new Prose(), (one) => one.text);
-    case "note": return new PieceView(h("div", { class: "note" }), new Prose(), (one) => one.text);
-    case "reasoning": return new PieceView(h("details", { class: "reasoning" }, h("summary", {}, "Reasoning")), new Prose(), (one) => one.text);
+    case "input": return new MessageView();
     case "file": return new FileView();
     default: return new PieceView(h("div", {}), new Json("Item"), (one) => one.data, (one) => `${one.provider || "The provider"}'s item: ${one.data?.type ?? ""}`);
   }
