@@ -397,7 +397,7 @@ def test_a_gateway_with_keys_asks_for_one_and_keeps_it_out_of_the_address(operat
     operation.start_worker()
     operation.submit("mine", "Hello")
     page.open("#/sessions/mine")
-    page.shows("#sign-in", "This gateway needs a key")
+    page.shows("#sign-in[open]", "This gateway needs a key")
     page.find("#key").send_keys(operation.key + "\n")
     page.shows_turns(("Hello", FIRST_WORDS, "finished"))
     assert operation.key not in page.driver.current_url
@@ -406,7 +406,7 @@ def test_a_gateway_with_keys_asks_for_one_and_keeps_it_out_of_the_address(operat
         "return [Object.values(sessionStorage), Object.values(localStorage), document.cookie]"
     ) == [[operation.key], [], ""]
     page.press("Forget the key")
-    page.shows("#sign-in", "This gateway needs a key")
+    page.shows("#sign-in[open]", "This gateway needs a key")
     assert page.run("return Object.values(sessionStorage)") == []
     assert [one for one in page.wrong() if "401" not in one] == []
 
@@ -425,6 +425,7 @@ def test_the_page_of_a_tenant_shows_nothing_of_a_later_session(operation, tmp_pa
     operation.start_worker()
     operation.submit_and_wait("user-123", "Hello")
     page.open("#/sessions/user-123")
+    page.shows("#sign-in[open]", "This gateway needs a key")
     page.find("#key").send_keys(shown + "\n")
     page.shows_turns(("Hello", FIRST_WORDS, "finished"))
     page.shows("#connection", "Live")
