@@ -103,10 +103,14 @@ async def result_of(desk, place, **options):
 
 
 async def test_a_call_is_a_turn_of_its_own_while_the_parent_is_suspended(place):
-    desk = Desk()
+    gate, events = Gate(), []
+    desk = Desk(answers=(tool_call("wait"), "In November."), tools=[gate.tool])
     async with place(desk) as session_of:
         session = session_of("s", tenant="acme")
-        events = [event async for event in session.stream("Plan it.")]
+        async for event in session.stream("Plan it."):
+            events.append(event)
+            if event.type == "turn_sleeping":
+                gate.open.set()
         response = (await session.messages())[-1]
         [child] = await session.children()
     assert response.text == "Go in November."
