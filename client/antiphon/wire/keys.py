@@ -106,7 +106,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("user_pace", "user_pace:{}", "list", "when a user of a tenant (a hash of both) has submitted turns in the "
          "last minute, where that is limited", "a minute"),
     Kind("rounds", "rounds:{}", "hash", "by a hash of each user of a tenant, the last turn in the tenant's line and "
-         "its place", "a day after the last of them has entered it"),
+         "its place", "a day after the first of them has entered it"),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
          "empty when no turn waits", lasting=True),
     Kind("pace", "pace:{}", "list", "submission times of the last turns of a tenant with a limit per "

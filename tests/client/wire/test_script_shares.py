@@ -656,6 +656,9 @@ async def test_the_names_of_users_are_not_kept_with_their_places(cell):
     (known,) = await cell.redis.hkeys(cell.keys.rounds("@a"))
     assert len(known) == 40
     assert 0 < await cell.redis.pttl(cell.keys.rounds("@a")) <= 86_400_000
+    await cell.redis.pexpire(cell.keys.rounds("@a"), 60_000)
+    await of_users(cell, "y1")
+    assert await cell.redis.pttl(cell.keys.rounds("@a")) <= 60_000, "or users without end would stay"
 
 
 async def test_a_failed_turn_that_runs_again_counts_for_its_user(cell):

@@ -36,7 +36,7 @@ local function place_of_user(turn, line, share, user, at)
     at = math.min(at, begun + ROUND_MS + 1)
   end
   redis.call('HSET', rounds, name, turn .. string.format(' %.0f', at))
-  redis.call('PEXPIRE', rounds, KEEP_ROUNDS_MS)
+  redis.call('PEXPIRE', rounds, KEEP_ROUNDS_MS, 'NX') -- or it would keep all users that a tenant has had
   return at
 end
 
