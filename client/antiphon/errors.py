@@ -57,8 +57,10 @@ __all__ = [
 _SENTENCES = {
     "The assistant is not available at the moment. Please try again later.": (
         "provider provider_unreachable provider_unauthorized draining unknown_agent unknown_provider unknown_price "
-        "settings missing_package store store_unavailable not_replicated store_full store_read_only store_unsupported"
+        "revision_unavailable settings missing_package store store_unavailable not_replicated store_full "
+        "store_read_only store_unsupported"
     ),
+    "The assistant has reached its limit for now. Please try again later.": "budget_reached",
     "The assistant is very busy at the moment. Please try again in a few minutes.": (
         "provider_rate_limited provider_overloaded"
     ),
@@ -86,9 +88,7 @@ _SENTENCES = {
     "This is no longer available.": "not_found session_not_found turn_not_found turn_deleted",
     "You do not have access to this.": "wrong_tenant not_allowed forbidden",
     "Please sign in again.": "unauthorized",
-    "You have sent too many messages. Please wait before you send another one.": (
-        "tenant_limit too_many_requests"
-    ),
+    "You have sent too many messages. Please wait a moment.": "tenant_limit too_many_requests",
     "Too many pages are open. Please close some of them.": "too_many_streams",
 }
 USER_MESSAGES = {code: sentence for sentence, codes in _SENTENCES.items() for code in codes.split()}

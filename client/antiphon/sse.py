@@ -29,12 +29,13 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.errors import AgentError, ClientClosed
-from antiphon.events import Event, Heartbeat
+from antiphon.events import ChildEvent, Event, Heartbeat, TurnFailedEvent, TurnRetrying, decode_event
 from antiphon.input.values import duration
 
-__all__ = ["BEGIN", "END", "HEADERS", "encode", "ended_by", "stream", "stream_sync"]
+__all__ = ["BEGIN", "END", "HEADERS", "encode", "ended_by", "for_users", "stream", "stream_sync"]
 
 log = logging.getLogger("antiphon.sse")
 
@@ -61,14 +62,35 @@ def encode(event: Event) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (event.seq, event.to_json())
 
 
+def for_users(event: Event) -> Event:
+    """Return an event as end users may read it: of a failure, only its ``code`` and its ``user_message``.
+
+    >>> from antiphon.events import TurnFailedEvent
+    >>> failed = TurnFailedEvent(code="provider_unauthorized", message="check the API key")
+    >>> for_users(failed).message
+    'The assistant is not available at the moment. Please try again later.'
+    """
+    match event:
+        case TurnFailedEvent():
+            return replace(event, message=event.user_message, raw="", service=None)
+        case TurnRetrying():
+            return replace(event, reason="", service=None)
+        case ChildEvent():
+            child = decode_event(msgspec.json.encode(event.event))
+            shown = for_users(child)
+            return event if shown is child else replace(event, event=msgspec.json.decode(shown.to_json()))
+        case _:
+            return event
+
+
 async def stream(
-    events: AsyncIterable[Event], *, heartbeat: float | timedelta = 15.0
+    events: AsyncIterable[Event], *, heartbeat: float | timedelta = 15.0, to_users: bool = False
 ) -> AsyncGenerator[bytes, None]:
     """Yield events as messages, up to the last one, and a comment after each ``heartbeat`` seconds of silence.
 
     ``events`` are ``turn.stream(…)``, ``client.subscribe(…)`` or ``session.stream_async(…)``. They are closed when the
     response ends, also when the reader has left. An error that another attempt may mend ends the response without
-    ``end``, so that the browser comes back.
+    ``end``, so that the browser comes back. ``to_users`` applies ``for_users`` to each event.
 
     >>> from antiphon import Agent
     >>> turn = await Agent(provider="scripted", model="any").session().submit_async("Hello")
@@ -86,7 +108,7 @@ async def stream(
                 yield _HEARTBEAT
                 continue
             event, coming = coming, None
-            yield encode(event.result())
+            yield encode(for_users(event.result()) if to_users else event.result())
     except StopAsyncIteration:
         yield END
     except AgentError as exc:
@@ -96,7 +118,7 @@ async def stream(
         await _leave(items, coming)
 
 
-def stream_sync(events: Iterable[Event]) -> Iterator[bytes]:
+def stream_sync(events: Iterable[Event], *, to_users: bool = False) -> Iterator[bytes]:
     """``stream`` for frameworks with synchronous responses, such as Flask and Django.
 
     Heartbeats come from the events: ``client.subscribe(…, heartbeat=15)``, ``turn.stream(…, heartbeat=15)``.
@@ -108,7 +130,7 @@ def stream_sync(events: Iterable[Event]) -> Iterator[bytes]:
     yield BEGIN
     try:
         for event in events:
-            yield encode(event)
+            yield encode(for_users(event) if to_users else event)
     except AgentError as exc:
         if last := ended_by(exc):
             yield last

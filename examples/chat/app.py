@@ -126,7 +126,7 @@ async def events(chat: str, request: Request, client: Client, user: User, after:
     """Send the events of the chat as they happen. A browser that comes back goes on after the last one it has seen."""
     found = client.subscribe(chat, request.headers.get("last-event-id", after), tenant=user)
     await found.start()
-    return StreamingResponse(sse.stream(found), headers=sse.HEADERS)
+    return StreamingResponse(sse.stream(found, to_users=True), headers=sse.HEADERS)
 
 
 @app.post("/chats/{chat}/messages")

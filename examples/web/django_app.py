@@ -43,7 +43,7 @@ async def events(request: HttpRequest, chat: str) -> HttpResponse | StreamingHtt
         await found.start()  # raises before the response begins
     except WrongTenant as error:
         return JsonResponse({"message": error.user_message}, status=403)
-    return StreamingHttpResponse(sse.stream(found), headers=sse.HEADERS)
+    return StreamingHttpResponse(sse.stream(found, to_users=True), headers=sse.HEADERS)
 
 
 urlpatterns = [

@@ -48,7 +48,7 @@ async def send(
 async def events(chat: str, request: Request, after: str = "0") -> StreamingResponse:
     found = client.subscribe(chat, request.headers.get("last-event-id", after), tenant=user_of(request))
     await found.start()  # raises before the response begins
-    return StreamingResponse(sse.stream(found), headers=sse.HEADERS)
+    return StreamingResponse(sse.stream(found, to_users=True), headers=sse.HEADERS)
 
 
 @app.exception_handler(WrongTenant)

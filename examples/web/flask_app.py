@@ -37,7 +37,7 @@ def events(chat: str) -> Response:
     after = request.headers.get("Last-Event-ID") or request.args.get("after", "0")
     client.snapshot(chat, tenant=user())  # raises before the response begins
     found = client.subscribe(chat, after, tenant=user(), heartbeat=15)
-    return Response(sse.stream_sync(found), headers=sse.HEADERS)
+    return Response(sse.stream_sync(found, to_users=True), headers=sse.HEADERS)
 
 
 @app.errorhandler(WrongTenant)

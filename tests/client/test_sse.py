@@ -21,7 +21,7 @@ from support.serving import serving
 from antiphon import sse
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import ProviderRejected, StoreUnavailable, WrongTenant
-from antiphon.events import Heartbeat, TextDelta, decode_event
+from antiphon.events import ChildEvent, Heartbeat, TextDelta, TurnFailedEvent, TurnRetrying, decode_event
 from antiphon.testing import script
 
 BEAT = 0.05
@@ -252,3 +252,30 @@ def test_data_is_one_line_whatever_was_said():
     assert b"\r" not in message
     assert decode_event(message.split(b"data: ")[1]).text == said
     assert sse.encode(Heartbeat(seq=3)) == b": heartbeat\n\n"
+
+
+OPERATORS = "check the API key"
+FAILURES = [
+    TurnFailedEvent(seq=1, code="provider_unauthorized", message=OPERATORS, raw=OPERATORS),
+    TurnRetrying(seq=2, code="provider_unauthorized", reason=OPERATORS),
+]
+FAILURES += [
+    ChildEvent(seq=one.seq, child_id="c", event=json.loads(one.to_json()) | {"type": one.type})
+    for one in FAILURES
+]
+
+
+async def test_end_users_read_of_a_failure_only_its_sentence_and_its_code():
+    async def happens():
+        for event in FAILURES:
+            yield event
+
+    sent = [message async for message in sse.stream(happens(), to_users=True)]
+    assert sent == list(sse.stream_sync(FAILURES, to_users=True))
+    shown = [json.loads(one.partition(b"data: ")[2]) for one in sent if one.startswith(b"id:")]
+    ends = [one.get("event", one) for one in shown]
+    assert len(ends) == 4
+    assert OPERATORS not in str(shown)
+    assert {one["code"] for one in ends} == {"provider_unauthorized"}
+    assert ends[0]["message"] == ends[2]["message"] == ends[0]["user_message"]
+    assert OPERATORS in str([message async for message in sse.stream(happens())])

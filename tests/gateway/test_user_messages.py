@@ -6,7 +6,10 @@ import pytest
 from support.gateway import keys, programs, stand
 
 from antiphon.errors import ProviderUnauthorized, WrongTenant
+from antiphon.events import ChildEvent
+from antiphon.wire.records import Published
 from antiphon_gateway import Access
+from antiphon_gateway.http.streams import json_of
 
 pytestmark = pytest.mark.one_server
 
@@ -37,3 +40,10 @@ async def test_a_browser_reads_only_the_sentence_for_end_users(redis_url, tmp_pa
             assert (INTERNAL in event["message"]) == (caller is shop)
         refused = await callers["other"].post("/sessions/s/turns", {"input": "Hello", "agent": "a"}, 403)
         assert refused["user_message"] == WrongTenant().user_message
+
+
+def test_a_browser_reads_only_that_sentence_of_the_failure_of_a_sub_agent():
+    failed = {"type": "turn_failed", "code": "provider_unauthorized", "message": f"check the {INTERNAL}"}
+    event = Published(1, "child_event", "t", 1, ChildEvent(seq=1, child_id="c", event=failed).to_json())
+    assert json.loads(json_of(event, for_users=True))["event"]["message"] == SENTENCE
+    assert json_of(event) == event.json

@@ -16,13 +16,12 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon import sse
 from antiphon.errors import AgentError
-from antiphon.events import Heartbeat, TurnFailedEvent, TurnRetrying, decode_event
+from antiphon.events import Heartbeat, decode_event
 from antiphon.telemetry import log_fault
 from antiphon.wire.records import Published
 from antiphon_gateway.problems import Draining
@@ -285,11 +284,9 @@ def message_of(event: Published, for_users: bool = False) -> bytes:
 
 def json_of(event: Published, for_users: bool = False) -> bytes:
     """Return the JSON of an event. A failure has its sentence for end users; ``for_users`` leaves out all others."""
-    if event.type not in ("turn_failed", "turn_retrying"):
+    if event.type not in ("turn_failed", "turn_retrying") and not (for_users and event.type == "child_event"):
         return event.json
     found = decode_event(event.json)
-    if for_users and isinstance(found, TurnFailedEvent):
-        found = replace(found, message=found.user_message, raw="", service=None)
-    elif for_users and isinstance(found, TurnRetrying):
-        found = replace(found, reason="", service=None)
+    if for_users:
+        found = sse.for_users(found)
     return found.to_json()
