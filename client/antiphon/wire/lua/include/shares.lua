@@ -36,7 +36,7 @@ local function place_of_user(turn, line, share, user, at)
     at = math.min(at, begun + ROUND_MS + 1)
   end
   redis.call('HSET', rounds, name, turn .. string.format(' %.0f', at))
-  redis.call('PEXPIRE', rounds, KEEP_ROUNDS_MS, 'NX') -- or it would keep all users that a tenant has had
+  if redis.call('PTTL', rounds) < 0 then redis.call('PEXPIRE', rounds, KEEP_ROUNDS_MS) end -- else it would keep all users ever
   return at
 end
 
