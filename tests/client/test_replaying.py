@@ -9,7 +9,7 @@ import sys
 import msgspec
 import pytest
 from support.eventually import wait_until_async
-from support.gateway import stand
+from support.gateway import keys, programs, stand
 from support.here import running_worker
 from support.revisions import client_of
 
@@ -19,6 +19,7 @@ from antiphon.errors import ProviderRejected, UsageError
 from antiphon.model.recording import Recording
 from antiphon.replaying import Replay, ReplayDiffers, encoded
 from antiphon.testing import replay, script, tool_call
+from antiphon_gateway import Access
 from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
@@ -265,3 +266,20 @@ async def test_a_recording_is_read_over_http_and_printed(redis_url, tmp_path, ca
         assert [one.text for one in found.input] == ["Hello"]
         assert await asyncio.to_thread(main, ["record", turn, "--redis-url", redis_url]) == 0
         assert msgspec.json.decode(capsys.readouterr().out, type=Recording) == found
+
+
+async def test_only_an_admin_reads_over_http_what_a_recording_shows_of_its_session(redis_url, tmp_path):
+    known, secrets = keys(
+        user={"tenant": "a", "rights": ["read", "write"]}, admin={"tenant": "a", "rights": ["admin"]}
+    )
+    access = Access(known, secret="a secret that every replica has, 32 bytes")
+    async with (
+        client_of(redis_url) as client, stand(redis_url, tmp_path, access=access) as (_, api, _),
+        programs(api, secrets) as all_,
+    ):  # fmt: skip
+        session = client.session("s", tenant="a", agent="parrot", variables={"secret": 1})
+        turn = await session.submit("Hello")
+        await turn.cancel()
+        await all_["user"].call("GET", f"/turns/{turn.id}/recording", 403)
+        found = await all_["admin"].get(f"/turns/{turn.id}/recording")
+        assert found["variables"] == {"secret": 1}

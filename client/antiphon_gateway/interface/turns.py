@@ -143,9 +143,12 @@ async def rate_turn(call: Call[None, Rate]) -> None:
     await (await call.turn()).feedback(call.body.score, call.body.note, by=call.caller.name)
 
 
-@operation("GET", "/turns/{turn}/recording", right="read")
+@operation("GET", "/turns/{turn}/recording", right="admin")
 async def record_turn(call: Call[None, None]) -> Recording:
-    """Read an ended turn as a recording, to replay it in a test"""
+    """Read an ended turn as a recording, to replay it in a test
+
+    It has the session's own system prompt and variables, which nothing else shows over HTTP.
+    """
     return await (await call.turn()).recording()
 
 
