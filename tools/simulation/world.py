@@ -566,14 +566,17 @@ class World:
 
     def _correct(self, turn: Turn) -> None:
         """The reaper has put right what RQ said of a turn that had ended: only where RQ's tools were at it."""
-        touched = turn.status in ENDED and turn.id in self.checks.touched_by_rq
-        require(touched, "only RQ's word is corrected", turn.id)
+        touched = self.checks.touched_by_rq | self.checks.cancelled_by_rq
+        require(turn.status in ENDED and turn.id in touched, "only RQ's word is corrected", turn.id)
+        self.checks.cancelled_by_rq.discard(turn.id)
         self.model.rq[turn.id] = RQ_STATUS[turn.status]
 
     # RQ's tools, and what else happens to RQ's keys
 
     def rq_act(self, what: str, turn: str, queue: str) -> None:
         """One act of RQ's own tools."""
+        if what == "cancel":
+            self.checks.cancelled_by_rq.add(turn)
         self.rq_does(f"{what} {turn} {queue}", lambda: self._rq_acts()[what](turn, queue))
 
     def rq_does(self, what: str, act: Callable[[], Any]) -> None:
