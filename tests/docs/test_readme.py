@@ -35,23 +35,27 @@ def test_the_first_example_can_be_run_from_its_folder():
 
 
 @pytest.mark.one_server
-def test_the_first_example_runs_word_for_word(redis_url, processes: Processes, tmp_path):
+@pytest.mark.parametrize("has_key", [True, False])
+def test_the_first_example_runs_word_for_word_with_and_without_a_key(
+    redis_url, processes: Processes, tmp_path, monkeypatch, has_key
+):
     app, client = blocks("python")[:2]
     (tmp_path / "app.py").write_text(app)
     (tmp_path / "client.py").write_text(client.replace("redis://localhost:6379/0", redis_url))
-    models = ModelProcess(processes, "--length", "5")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    environment = ModelProcess(processes, "--length", "5").environment if has_key else {}
     worker = processes.worker(
         redis_url,
         "--app",
         "app:app",
         "--processes",
         "2",
-        env=models.environment | {"PYTHONPATH": str(tmp_path)},
+        env=environment | {"PYTHONPATH": str(tmp_path)},
     )
     worker.wait_for_output("takes turns")
     run = processes.python(str(tmp_path / "client.py"))
     printed = run.wait_for_output("Usage(")
-    assert "[turn 1" in printed
+    assert ("[turn 1" if has_key else "You said: Where is order 7?") in printed
     assert "input_tokens=" in printed
 
 
