@@ -132,7 +132,7 @@ def test_an_answer_is_seen_as_it_comes_and_after_a_reload_in_its_middle(chat, op
     chat.stage.open("h")
     wait_until(lambda: [one[2] for one in tab.articles()] == ["Edit", "Regenerate"], 20)
     tab.shows(question, FIRST_WORDS + "I was shown 1 messages")
-    wait_until(lambda: tab.find("#chats a").text == question, 20, "the chat has its title")
+    wait_until(lambda: titles(tab) == [question], 20, "the chat has its title")
 
 
 def test_stop_keeps_what_was_said_and_the_chat_goes_on(chat, open_tab):
