@@ -421,6 +421,20 @@ async def test_what_sub_agents_have_read_and_said_is_erased_with_the_session(red
             assert [one.text for one in await own.messages()] == ["Hello"], "which a caller has made"
 
 
+async def test_a_call_whose_sub_agent_was_deleted_has_an_error(redis_url):
+    gate = Gate()
+    desk = Desk(answers=(tool_call("wait"), "Never."), tools=[gate.tool])
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        turn = await client.submit("s", "Plan it.", agent="writer")
+        await wait_until_async(lambda: gate.entered, 20)
+        [child] = await client.session("s").children()
+        assert await client.session(child).delete()
+        response = await turn.result(20)
+    assert response.text == "Go in November."
+    [call] = response.tool_calls
+    assert call.is_error
+
+
 async def test_a_session_whose_sub_agent_runs_is_deleted(redis_url):
     gate = Gate()
     desk = Desk(

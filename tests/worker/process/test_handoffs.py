@@ -12,6 +12,7 @@ from antiphon import Agent, Message, tool
 from antiphon.client import AsyncClient
 from antiphon.errors import (
     BudgetReached,
+    InvalidTool,
     LimitReached,
     NotAllowed,
     SettingsError,
@@ -559,3 +560,15 @@ async def test_a_worker_killed_after_the_hand_off_continues_with_the_next_agent(
     assert [event.type for event in await ensemble.events("s")].count("handoff") == 1
     assert await ensemble.field(turn, "crashes") == "1"
     assert supervised.process.terminate() == 0
+
+
+async def test_no_tool_of_a_turn_takes_the_place_of_a_hand_off(redis_url):
+    desk, allowed = Desk(), Allow(parameters=["caller_tools"])
+    async with (
+        AsyncClient(redis_url) as client,
+        running_worker(redis_url, App(agents=[desk.support], travelling=allowed)),
+    ):
+        session = client.session("s", agent="support")
+        with pytest.raises(InvalidTool, match="transfer_to_billing"):
+            await session.run("Is it paid?", caller_tools=[{"name": "transfer_to_billing"}])
+    assert desk.heard.requests == desk.said.requests == []

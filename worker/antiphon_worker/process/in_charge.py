@@ -16,6 +16,7 @@ from msgspec import Struct
 from antiphon.handoffs import found_within
 from antiphon.input.request import AgentSpec, TurnRequest
 from antiphon.model import InCharge, Message, decode_message
+from antiphon.tools.caller import caller_tools
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.app import App
 from antiphon_worker.loop.handoffs import Transfers
@@ -50,7 +51,10 @@ class Charge(Struct, frozen=True):
         return variables_of(earlier) or before
 
     def prepare(self, inp: LoopInput, agent: AgentSpec, history: LoadedHistory, app: App) -> None:
-        """Give the input of the loop the agent's hand-offs, and leave out what was not passed on to the agent."""
+        """Give the input of the loop the agent's hand-offs, and leave out what was not passed on to the agent.
+
+        Raises ``InvalidTool`` if a client-side tool of the turn has the name of a hand-off.
+        """
         most = inp.max_steps
         if (handed := self.handed) is not None:
             most = handed.most_steps or most
@@ -59,6 +63,7 @@ class Charge(Struct, frozen=True):
                 history.messages, history.start, history.counted, history.summary = [], 0, None, None
         if agent.handoffs:
             inp.transfers = Transfers.of(agent.name or "", agent.handoffs, most, app.revisions)
+            caller_tools(inp.caller_tools, inp.transfers.tools)
             inp.tools = [*inp.tools, *inp.transfers.tools]
 
     def mark(self, messages: Sequence[Message]) -> None:
