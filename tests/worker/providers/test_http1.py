@@ -126,6 +126,11 @@ async def test_the_end_of_the_connection_is_the_end_of_a_body_without_a_length(h
         ([OK + b"content-length: 5\r\n\r\nHell"], "before the answer's end"),
         ([OK + b"transfer-encoding: chunked\r\n\r\n5\r\nHel"], "before the answer's end"),
         ([OK + b"transfer-encoding: chunked\r\n\r\n5\r\nHello\r\n"], "before the answer's end"),
+        ([OK + 2 * b"transfer-encoding: chunked\r\n" + b"\r\n5\r\nHel"], "before the answer's end"),
+        (
+            [OK + b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n5\r\nHel"],
+            "before the answer's end",
+        ),
         ([OK + b"transfer-encoding: chunked\r\n\r\n5\r\nHello\r\n0\r\n"], "before the answer's end"),
         ([OK + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"], "not HTTP"),
         ([OK + b"content-length: 3\r\ncontent-length: 4\r\n\r\n"], "not HTTP"),

@@ -339,12 +339,11 @@ class Exchange(httpx2.AsyncByteStream):
 
     def _note_framing(self) -> None:
         """Note whether the headers define the end of the body, and whether another reader could see it elsewhere."""
-        framing = {name.lower(): value for name, value in self.headers if name.lower() in _FRAMING}
-        count = sum(name.lower() in _FRAMING for name, _ in self.headers)
-        encoding = framing.get(b"transfer-encoding")
-        self._framed = b"content-length" in framing or b"chunked" in (encoding or b"").lower()
-        old = self._parser.get_http_version() < "1.1" and encoding is not None
-        odd = old or count > 1 or (self.status == 204 and count > 0)
+        framing = [(name.lower(), value.lower()) for name, value in self.headers if name.lower() in _FRAMING]
+        encodings = [value for name, value in framing if name == b"transfer-encoding"]
+        self._framed = len(encodings) < len(framing) or any(b"chunked" in one for one in encodings)
+        old = self._parser.get_http_version() < "1.1" and bool(encodings)
+        odd = old or len(framing) > 1 or (self.status == 204 and bool(framing))
         self._odd = self._odd or self._connection.unsent > 0 or odd
 
     def _watch(self) -> None:
