@@ -773,7 +773,8 @@ class Agents(Synchronous[AsyncAgents]):
         """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
 
         Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
-        was promoted. Raises ``UsageError`` if no other revision was promoted before, and ``StoreError``.
+        was promoted. A call after one that has failed with several cells completes that one. Raises ``UsageError`` if
+        no other revision was promoted before, and ``StoreError``.
 
         >>> client.agents().roll_back("support")
         Traceback (most recent call last):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -230,12 +231,15 @@ class AsyncAgents:
         """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
 
         Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
-        was promoted. Raises ``UsageError`` if no other revision was promoted before, and ``StoreError``.
+        was promoted. A call after one that has failed with several cells completes that one. Raises ``UsageError`` if
+        no other revision was promoted before, and ``StoreError``.
 
         >>> await client.agents().roll_back("support")
         Traceback (most recent call last):
         antiphon.errors.UsageError: Nothing to roll back: no other revision of support was promoted before.
         """
+        if (completed := await self._completed(agent)) is not None:
+            return completed
         return await self._change(agent, lambda before: rolled_back(before, agent))
 
     async def reset(self, agent: str) -> None:
@@ -248,6 +252,19 @@ class AsyncAgents:
     @property
     def _first(self) -> Cell:
         return next(iter(self._connections.cells))
+
+    async def _completed(self, agent: str) -> Promotion | None:
+        """Write a roll-back that has not reached every cell to the others, and return it; None if there is none."""
+        known = await promotions_of(self._first)
+        after = known.agents.get(agent)
+        for cell in self._connections.cells:
+            before = (await promotions_of(cell)).agents.get(agent)
+            with suppress(UsageError):
+                if before is not None and before != after and rolled_back(before, agent) == after:
+                    for other in self._connections.cells:
+                        await copy_promotions(other, known)
+                    return after
+        return None
 
     async def _change(self, agent: str, change: Callable[[Promotion], Promotion | None]) -> Promotion:
         def changed(before: dict[str, Promotion]) -> dict[str, Promotion]:

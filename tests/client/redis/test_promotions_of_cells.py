@@ -1,0 +1,44 @@
+"""Promotions are written to one cell after the other: a call that failed halfway is repeated."""
+
+import pytest
+
+from antiphon.client import AsyncClient
+from antiphon.errors import StoreUnavailable, UsageError
+from antiphon.model.promotions import Promotion
+from antiphon.redis import agents as module
+from antiphon.wire.promotions import change_promotions, copy_promotions, promotions_of
+
+pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:promotions")]
+
+
+@pytest.mark.parametrize(
+    "promotion",
+    [
+        Promotion(revision="base", previous="older", canary="bad", share=0.5),
+        Promotion(revision="bad", previous="base"),
+    ],
+    ids=["canary", "all"],
+)
+async def test_a_roll_back_that_failed_halfway_is_completed_and_not_made_twice(
+    redis_url, promotion, monkeypatch
+):
+    async def fails(*_):
+        raise StoreUnavailable("The second cell is away.")
+
+    async with AsyncClient([redis_url, redis_url.removesuffix("0") + "1"]) as client:
+        first, second = client.connections.cells
+        await copy_promotions(second, await change_promotions(first, lambda _: {"a": promotion}))
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "copy_promotions", fails)
+            with pytest.raises(StoreUnavailable):
+                await client.agents().roll_back("a")
+        assert await promotions_of(first) != await promotions_of(second)
+        assert (await client.agents().roll_back("a")).revision == "base"
+        for cell in (first, second):
+            found = (await promotions_of(cell)).agents["a"]
+            assert (found.revision, found.canary, found.withdrawn) == ("base", "", ["bad"])
+        if promotion.canary:
+            assert (await client.agents().roll_back("a")).revision == "older"
+        with pytest.raises(UsageError, match="Nothing to roll back"):
+            await client.agents().roll_back("a")
+        await client.agents().reset("a")
