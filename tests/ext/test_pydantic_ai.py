@@ -1,5 +1,7 @@
 """An agent of pydantic-ai inside a turn, and message histories in both directions."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import (
@@ -28,6 +30,7 @@ from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import RequestUsage
 from support.eventually import wait_until
 
 from antiphon import Message
@@ -92,6 +95,22 @@ def scripted(*answers):
 
     model = FunctionModel(stream_function=stream)
     return model, asked
+
+
+def test_what_a_service_read_from_and_wrote_to_its_cache_is_counted(runtime, use):
+    class Caching(FunctionModel):
+        @asynccontextmanager
+        async def request_stream(self, *args, **options):
+            async with super().request_stream(*args, **options) as response:
+                response._usage = RequestUsage(cache_read_tokens=3, cache_write_tokens=5)
+                yield response
+
+    async def stream(messages, info):
+        yield "Hello"
+
+    use(PydanticAIRunner(Agent(Caching(stream_function=stream))))
+    usage = runtime.agent().session("s").run("Hi").usage
+    assert (usage.cached_input_tokens, usage.cache_write_tokens) == (3, 5)
 
 
 def test_a_crash_repeats_no_answer_and_no_result(runtime, use):
