@@ -87,11 +87,13 @@ async def test_feedback_is_kept_with_its_turn_and_counted_for_its_revision(redis
         found = await figures(client)
         assert (found.rated, found.score) == (2, 0.5)
         rated = [one async for one in client.agents().feedback("support", conversation=True)]
-        assert [(one.turn_id, one.revision) for one in rated] == [
-            (second.id, SUPPORT.revision), (first.id, SUPPORT.revision),
-        ]  # fmt: skip
-        assert [one.role for one in rated[0].conversation] == ["user", "assistant", "tool", "assistant"]
-        assert rated[1].conversation == []
+        assert [one.feedback.at for one in rated] == sorted((one.feedback.at for one in rated), reverse=True)
+        of = {one.turn_id: one for one in rated}  # both may have been given in one millisecond
+        assert {turn: one.revision for turn, one in of.items()} == {
+            first.id: SUPPORT.revision, second.id: SUPPORT.revision,
+        }  # fmt: skip
+        assert [one.role for one in of[second.id].conversation] == ["user", "assistant", "tool", "assistant"]
+        assert of[first.id].conversation == []
         assert [one async for one in client.agents().feedback("sales")] == []
         assert [one async for one in client.agents().feedback(since=rated[0].feedback.at + 1)] == []
         await client.session("s").delete()
