@@ -31,7 +31,7 @@ from antiphon_worker.app import App
 from antiphon_worker.process import children as module
 from antiphon_worker.process.journal import TurnJournal
 from antiphon_worker.process.lease import Stop, StopSignal
-from antiphon_worker.process.outcomes import Cancelled
+from antiphon_worker.process.outcomes import Cancelled, Superseded
 
 pytestmark = pytest.mark.one_server
 
@@ -450,9 +450,27 @@ async def test_a_session_whose_sub_agent_runs_is_deleted(redis_url):
             await turn.info()
 
 
+def attempt_at_a_child(fence):
+    return SimpleNamespace(turn_id="b" * 32, run=1, tenant="", fence=fence)
+
+
+async def test_a_process_that_takes_a_child_again_that_it_has_lost_watches_it_to_its_end(redis_url):
+    parent, lost, held = ParentTurn("p", "a" * 32, 1, 1), attempt_at_a_child("1-a"), attempt_at_a_child("2-b")
+    async with AsyncClient(redis_url) as client:
+        family = module.Family(client.connections.cells)
+        before = asyncio.all_tasks()
+        for one in (lost, held):
+            family.watch(one, parent, SimpleNamespace(stop=None))
+        watching = asyncio.all_tasks() - before
+        await family.ended(lost, Superseded())
+        assert sorted(task.cancelling() for task in watching) == [0, 1]
+        await family.ended(held, Cancelled("Stopped."))
+        assert [task.cancelling() for task in watching] == [1, 1]
+
+
 @pytest.mark.lasting_keys("ant:*")
 async def test_the_end_of_a_child_for_which_nobody_waits_starts_no_turn_of_a_schedule(redis_url):
-    parent, child = ParentTurn("p", "a" * 32, 1, 1), SimpleNamespace(turn_id="b" * 32, run=1, tenant="")
+    parent, child = ParentTurn("p", "a" * 32, 1, 1), attempt_at_a_child("1-a")
     async with AsyncClient(redis_url) as client:
         await client.schedules("s").set("all", "Whatever comes.", on="*", agent="research")
         family = module.Family(client.connections.cells)

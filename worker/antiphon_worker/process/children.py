@@ -161,12 +161,14 @@ class Family:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
-        self._watching: dict[str, tuple[ParentTurn, asyncio.Task[None]]] = {}
+        self._watching: dict[
+            str, tuple[ParentTurn, asyncio.Task[None]]
+        ] = {}  # by fences: each attempt has one
 
     def watch(self, turn: ClaimedTurn, parent: ParentTurn, lease: Lease) -> None:
         """Cancel a child whose parent no longer waits, until the attempt at it is over."""
         task = asyncio.create_task(self._watch(turn.turn_id, parent, lease), name=f"parent of {turn.turn_id}")
-        self._watching[turn.turn_id] = parent, task
+        self._watching[turn.fence] = parent, task
 
     async def _watch(self, child: TurnId, parent: ParentTurn, lease: Lease) -> None:
         while lease.stop is None:
@@ -189,7 +191,7 @@ class Family:
 
     async def ended(self, turn: ClaimedTurn, outcome: Outcome) -> None:
         """The attempt at a child is over. Let its parent know of its end."""
-        parent, task = self._watching.pop(turn.turn_id)
+        parent, task = self._watching.pop(turn.fence)
         task.cancel()
         if isinstance(outcome, Finished | Failed | Cancelled):
             cell, name = self._cells.of_turn(parent.turn_id), event_of(turn.turn_id)
