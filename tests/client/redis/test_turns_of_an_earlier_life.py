@@ -36,3 +36,17 @@ async def test_neither_recordings_nor_feedback_show_a_later_session_of_the_name(
         assert (recording.history, recording.system, recording.variables) == ([], None, {})
         (rated,) = [one async for one in client.agents().feedback(tenant="a", conversation=True)]
         assert rated.conversation == []
+
+
+@pytest.mark.parametrize("tenant", ["a", "b"])
+async def test_a_turn_without_an_agent_is_not_of_that_of_a_later_session(redis_url, tenant):
+    async with client_of(redis_url) as client:
+        async with running_worker(redis_url, App([SUPPORT])):
+            turn = await client.submit("s", "Hello", tenant="a")
+            await turn.result(30)
+            assert (await turn.recording()).agent == "support"
+        async with Redis.from_url(redis_url) as redis:
+            await expire(redis, "s")
+        later = await client.session("s", tenant=tenant, agent="another").submit("Hello")
+        assert (await turn.recording()).agent == "support"
+        await later.cancel()

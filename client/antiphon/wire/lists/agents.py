@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord
 from antiphon.model.revisions import Revision
-from antiphon.text import text_of
+from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.lists.reading import fields_of, workers_of
@@ -102,7 +102,11 @@ async def revision_of(cell: Cell, record: TurnRecord) -> tuple[str, str]:
         return "", ""
     own = record.fields.get("agent")
     if not own:
-        ((own,),) = await fields_of(cell, [cell.keys.session(record.session_id)], "agent")
+        session = cell.keys.session(record.session_id)
+        ((own, tenant, created),) = await fields_of(cell, [session], "agent", "tenant", "created")
+        later = number(created) > number(record.fields.get("created"))
+        if later or record.tenant not in (None, text_of(tenant)):
+            own = b""  # the turn is kept longer than its session: this is a later one
         own = cell.seal.open(record.session_id, "agent", own or b"")
     known = {} if not app else await revisions_of_app(cell, app) or {}
     name = _named(own) or (next(iter(known)) if len(known) == 1 else "")
