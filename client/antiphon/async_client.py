@@ -703,7 +703,7 @@ async def _forget_in(client: AsyncClient, session: SessionId, user: str, turns: 
             one = await client.turn(turn)
             await one.cancel("the user was erased")
             await one.ended()
-            erased.turns |= {(await one.info()).steered_into or turn}
+            erased.add(await one.info())
     cell = client.connections.cell_of_session(session)
     runtime, ref = RedisRuntime(client.connections.here), SessionRef(session)
     erased.without(await runtime.read(ref))

@@ -14,6 +14,7 @@ from antiphon.model.budget import BUDGET_SCOPES
 from antiphon.model.promotions import Promotion, without
 from antiphon.redis.connections import Connections
 from antiphon.redis.files import stored_ids
+from antiphon.session.turn_info import TurnInfo
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import erase_turns
@@ -329,6 +330,11 @@ class ErasedPart:
         self._user = user
         self.turns = {*turns}
         self.files = set[str]()
+
+    def add(self, turn: TurnInfo) -> None:
+        """Note a turn that has ended: the one that it has steered, and the files of its input."""
+        self.turns |= {turn.steered_into or turn.turn_id}
+        self.files.update(stored_ids(turn.input))
 
     def without(self, messages: list[Message]) -> list[Message]:
         """Return the messages that stay."""

@@ -16,7 +16,7 @@ from support.servers import RedisServer
 from antiphon import Agent, AsyncClient
 from antiphon.client import Submission
 from antiphon.encryption import KEYS_VARIABLE, new_key
-from antiphon.errors import KeyMissing, NotFound, SealBroken, WrongTenant
+from antiphon.errors import KeyMissing, NotFound, SealBroken, TurnNotFound, WrongTenant
 from antiphon.input.request import KNOWN
 from antiphon.model import Image, Message, Text
 from antiphon.redis.files import stored_ids
@@ -193,6 +193,20 @@ async def test_forgetting_a_user_removes_the_files_that_only_they_have_sent(redi
         session = client.session("s")
         [left] = await session.stored_files()
         assert (await session.read_file(left.id)).data == both
+
+
+async def test_forgetting_a_user_removes_the_files_of_turns_that_left_no_messages(redis_url):
+    async with AsyncClient(redis_url) as client:
+        both, own = os.urandom(50_000), os.urandom(50_000)
+        async with running_worker(redis_url):
+            await say(client, "s", photo(both), user="ann")
+        turn = await client.submit("s", [photo(both), photo(own)], agent=AGENT, user="bob")
+        assert len(await client.session("s").stored_files()) == 2
+        await client.forget(user="bob")
+        with pytest.raises(TurnNotFound):
+            await turn.info()
+        [left] = await client.session("s").stored_files()
+        assert (await client.session("s").read_file(left.id)).data == both
 
 
 async def test_an_archived_session_gives_its_files_back(redis_url, tmp_path, monkeypatch):
