@@ -426,3 +426,16 @@ async def test_a_cell_holds_the_ledgers_of_its_part(cell, part, ledgers):
     payer = Payer("tenant", "acme", tuple(Budget(cost=1, per=per) for per in ("turn", "session", "day")))
     for each in (cell, MemoryCell()):
         assert await reserve(each, call(), [(payer, part)]) == Reserved(ledgers)
+
+
+async def test_waking_ends_where_many_turns_were_noted_at_one_time(cell):
+    await cell.redis.zadd("ant:unfunded", {f"t{number}": 5 for number in range(3)})
+    await cell.redis.expire("ant:unfunded", 60)
+    for number in range(3):
+        await cell.redis.hset(f"ant:turn:t{number}", "unfunded", "user another")
+        await cell.redis.expire(f"ant:turn:t{number}", 60)
+    since, calls = "-inf", 0
+    while since and calls < 10:
+        (_, after) = await cell.run("budgets/wake", "user one", since, 1)
+        since, calls = after.decode(), calls + 1
+    assert since == ""

@@ -18,4 +18,5 @@ end
 
 local found = redis.call('ZRANGEBYSCORE', key_unfunded(), since, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
 for n = 1, #found, 2 do guarded(wake, found[n]) end
-return {'WOKEN', #found < 2 * count and '' or found[#found]}
+local last = found[#found]
+return {'WOKEN', #found < 2 * count and '' or last == since and '(' .. last or last} -- further ones of one time ask again by themselves
