@@ -24,6 +24,8 @@ from antiphon.wire.scripts import given
 
 CHUNK_BYTES = 256 * 1024
 TRIES = 10
+MOST_NAME = 1024
+"""So many characters of a name and of a media type are stored: they do not count as bytes of the session's files."""
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,7 +40,7 @@ async def add_file(
     the session is closed, and ``StoreError``.
     """
     check_size("file_bytes", len(data), "The file in bytes", "Pass it by URL.")
-    entry = FileEntry(hashlib.sha256(data).hexdigest(), len(data), media_type, name)
+    entry = FileEntry(hashlib.sha256(data).hexdigest(), len(data), _short(media_type), _short(name))
     key, op = cell.seal.digests(session, entry.id)[0], new_op()
     sealed, chunks = cell.seal.seal(session, "file", msgspec.json.encode(entry)), chunks_of(data)
     limits = given(ttl_ms), LIMITS.sessions, LIMITS.session_files, LIMITS.session_file_bytes
@@ -108,6 +110,11 @@ async def drop_files(cell: Cell, session: SessionId, *file_ids: str) -> int:
             return dropped
         case answer:
             raise unexpected("drop_files", answer)
+
+
+def _short(text: str | None) -> str | None:
+    """Return a name as it is stored: halves of characters, which Redis cannot store, become question marks."""
+    return None if text is None else text[:MOST_NAME].encode("utf-8", "replace").decode()
 
 
 def _names(cell: Cell, session: SessionId, file_id: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import LimitReached, StoreUnavailable, UsageError, WrongTenant
 from antiphon.input.limits import LIMITS
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
-from antiphon.wire.files import CHUNK_BYTES, add_file, drop_files, list_files, read_file
+from antiphon.wire.files import CHUNK_BYTES, MOST_NAME, add_file, drop_files, list_files, read_file
 
 DATA = b"0123456789abcdef" * (CHUNK_BYTES // 16 * 2 + 1)  # three chunks
 
@@ -188,3 +188,11 @@ async def test_a_turn_stores_files_only_while_it_is_held(cell):
     assert await cell.redis.exists("ant:media:s") == 0
     entry = await add_file(cell, "s", DATA, fence="2-b")
     assert (await read_file(cell, "s", entry.id)).data == DATA
+
+
+async def test_a_name_takes_no_more_memory_than_the_session_may_have(cell):
+    entry = await add_file(cell, "s", b"small", "m" * 100_000, "n" * 100_000 + "\ud800")
+    assert (len(entry.name), len(entry.media_type)) == (MOST_NAME, MOST_NAME)
+    assert (await add_file(cell, "s", b"other", None, "half\ud800")).name == "half?"
+    assert len(await list_files(cell, "s")) == 2
+    assert await cell.redis.memory_usage("ant:media:s") < 10_000
