@@ -118,15 +118,25 @@ def _collect_seldom() -> None:
 
 
 async def _work(workers: list[Worker], lifeline: Lifeline | None) -> None:
-    """Run a worker for each cell of this process, until all are drained."""
+    """Run a worker for each cell of this process, until all are drained. They end together: no cell stays unserved."""
+    draining = False
 
     def drain() -> None:
+        nonlocal draining
+        draining = True
         for worker in workers:
             worker.drain()
 
+    def follow(ended: asyncio.Task[None]) -> None:
+        if not draining:  # the control channel of its cell has drained it
+            drain()
+
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, drain)
-    running = asyncio.gather(*(worker.run() for worker in workers))
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
+    for task in tasks:
+        task.add_done_callback(follow)
+    running = asyncio.gather(*tasks)
     if lifeline is None:
         loop.add_signal_handler(signal.SIGINT, drain)
         await running

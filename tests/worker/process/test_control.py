@@ -15,8 +15,33 @@ from support.here import running_worker
 
 from antiphon.errors import CorruptRecord, TurnCancelled
 from antiphon.input.request import AgentSpec
+from antiphon_worker.__main__ import _work as run_workers
 from antiphon_worker.process import service as module
 from antiphon_worker.process.service import Service
+
+
+class OfACell:
+    """The worker of one cell, which runs until it is drained."""
+
+    def __init__(self):
+        self.drained, self.calls = asyncio.Event(), 0
+
+    def drain(self):
+        self.calls += 1
+        self.drained.set()
+
+    async def run(self):
+        await self.drained.wait()
+
+
+async def test_a_process_whose_worker_of_one_cell_was_drained_ends():
+    workers = [OfACell() for _ in range(3)]
+    working = asyncio.create_task(run_workers(workers, None))
+    await asyncio.sleep(0)
+    workers[1].drain()  # the control channel of its cell has asked for it
+    await asyncio.wait_for(working, 5)
+    assert [one.calls for one in workers] == [1, 2, 1], "a second call stops turns at once"
+
 
 DEEP = b'{"command":' + b"[" * 100_000
 CHANNELS = ["ant:control:{}", "rq:pubsub:{}"]
