@@ -16,5 +16,5 @@ local kept = kept_from_running(f[1], turn)
 if kept == 'OTHER_TENANT' then return {'OTHER_TENANT', f[1]} end
 if kept then return {'TURN_DELETED'} end
 if not run_again(f[1], turn, now_ms(), again) then return {'SESSION_CLOSED', f[1]} end
-note_again(f[1], turn, now_ms())
+note_user(f[1], turn, now_ms())
 return {'OK'}

@@ -24,7 +24,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
     local stopped = stopped_by(session, busy)
     local position = run_again(session, turn, now, again, stopped)
     if not position then return {'SESSION_CLOSED'} end
-    note_again(session, turn, now)
+    note_user(session, turn, now)
     if stopped then act_on(session, stopped, turn, busy, now) end
     return {'ACCEPTED', position}
   end
@@ -90,7 +90,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   if first_named then keep('queue', queue) end
   if tenant ~= '' and not kept[2] then keep('tenant', tenant) end
   if whose ~= '' then count_for_tenant(whose, user, turn, now) end
-  note_user(session, turn, user)
+  note_user(session, turn, now, whose, user)
   if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
   list_turn(session, turn)
   if due_in > 0 then

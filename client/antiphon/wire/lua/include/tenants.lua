@@ -51,5 +51,4 @@ local function count_for_tenant(tenant, user, turn, now)
   keep_pace(key_pace(tenant), limit_of(tenant, 'per_minute'), now)
   if user == '' then return end
   keep_pace(key_user_pace(hash_of_user(tenant, user)), limit_of(tenant, 'user_per_minute'), now)
-  count_for_user(tenant, user, turn, now)
 end
