@@ -49,7 +49,7 @@ class Handoff(Struct, frozen=True):
     ``agent`` is an ``Agent``, or the name of one of the workers' Apps. ``history`` is what it receives: ``"all"`` (the
     session's history, the input and the turn's messages so far), ``"turn"`` (without the history) or ``"input"``
     (only the input). ``after`` decides which agent answers the session's next turns: ``"return"`` is the one that
-    they ask for, ``"stay"`` the agent that took this turn over. ``description`` tells the model when to hand over.
+    they ask for, ``"stay"`` the agent that took this turn over. ``description`` is for the model: when to hand over.
 
     >>> Handoff("billing", description="For questions about invoices.").after
     'return'

@@ -67,7 +67,7 @@ FEWER = {
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
     "files/": UPLOADS, "include/files": UPLOADS,
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
-    "decide": PEOPLE, "suspend": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
+    "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
 """Each is another revision of the agent. RQ's own worker runs the App of the first."""

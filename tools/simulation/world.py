@@ -657,6 +657,7 @@ class World:
         else:
             raise Broken(f"G1 turns that never end: {[(turn.id, turn.status) for turn in open_turns]}")
         self.reap()
+        self.checks.cancelled_by_rq.clear()
         self.check_now()
         self._check_notices()
         self.hooks.settle_all()

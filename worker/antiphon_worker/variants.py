@@ -100,7 +100,7 @@ class _Results:
             await turn.approve(call.call_id, by=decision.by, arguments=decision.arguments)
         else:
             await turn.reject(
-                call.call_id, reason=decision.reason if decision else "Nobody was asked in the recording."
+                call.call_id, reason=decision.reason if decision else "The recording has no decision."
             )
 
 

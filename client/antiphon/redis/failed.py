@@ -90,7 +90,7 @@ FILTERS = declared(FailedFilter)
 
 
 class FailedTurn(TurnInfo, omit_defaults=True):
-    """A failed turn: what ``TurnInfo`` tells, its queue, and all its runs with their errors.
+    """A failed turn: what ``TurnInfo`` has, its queue, and all its runs with their errors.
 
     ``agent`` is the name of the turn's agent, or of its session's.
     """

@@ -23,7 +23,7 @@ from antiphon.wire.records import TurnRecord
 
 
 class RatedTurn(TurnInfo, omit_defaults=True):
-    """A turn with feedback: what ``TurnInfo`` tells, and the ``revision`` of the agent on which it ran.
+    """A turn with feedback: what ``TurnInfo`` has, and the ``revision`` of the agent on which it ran.
 
     ``conversation`` are the messages of its session before it, where they were asked for.
     """

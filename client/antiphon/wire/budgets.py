@@ -133,7 +133,7 @@ async def capture(
 async def note_waiting(cell: Cell, call: Call, scope: str, name: str) -> bool:
     """Note in a turn's cell for whose budget it will wait, so that a change of that budget wakes it.
 
-    Whoever notes it asks once more after that: a change before the note wakes nothing. Returns whether the turn is
+    The caller asks once more after that: a change before the note wakes nothing. Returns whether the turn is
     still held under this fence. Raises ``StoreError``.
     """
     answer = await cell.run(

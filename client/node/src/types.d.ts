@@ -580,7 +580,7 @@ export interface FeedbackQuery {
 export interface RatedPage {
   turns: RatedTurn[];
 }
-/** A turn with feedback: what ``TurnInfo`` tells, and the ``revision`` of the agent on which it ran. */
+/** A turn with feedback: what ``TurnInfo`` has, and the ``revision`` of the agent on which it ran. */
 export interface RatedTurn {
   turn_id: string;
   session_id: string;
@@ -676,7 +676,7 @@ export interface FailedQuery {
 export interface FailedPage {
   turns: FailedTurn[];
 }
-/** A failed turn: what ``TurnInfo`` tells, its queue, and all its runs with their errors. */
+/** A failed turn: what ``TurnInfo`` has, its queue, and all its runs with their errors. */
 export interface FailedTurn {
   turn_id: string;
   session_id: string;

@@ -4,7 +4,7 @@
 -- @args session op file at count size entry chunk tenant ttl_ms session_limit files_limit bytes_limit fence
 -- -> STORED                the file is complete (also for a repetition, and for a file that the session has)
 -- -> NEXT                  it is not: go on
--- -> AGAIN                 the session has lost earlier chunks: begin anew
+-- -> AGAIN                 the session has lost earlier chunks: begin again
 -- -> SUPERSEDED            the turn with this fence is not held; '' is a caller without a turn
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one, or to none

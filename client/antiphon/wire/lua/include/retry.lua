@@ -1,7 +1,7 @@
 -- The turn starts again from its last finished step, at once or after a delay. Readers get an event, unless that step's
 -- answer goes on in the background. `service` is what a model service said with its error, as JSON, or nothing.
 local function retry(session, turn, now, delay, reason, code, service)
-  if code == 'budget_reached' and not redis.pcall('ZSCORE', key_unfunded(), turn) then delay = 0 end -- raised meanwhile
+  if code == 'budget_reached' and not redis.pcall('ZSCORE', key_unfunded(), turn) then delay = 0 end -- raised since
   local f = redis.call('HMGET', key_turn(turn), 'run', 'step', 'attempt', 'answering')
   if f[4] ~= f[2] then publish(session, now, {event_body('turn_retrying', session, turn, f[1], ',"attempt":' .. f[3] .. ',"step":' .. f[2]
     .. ',"reason":' .. json_text(reason) .. ',"code":' .. json_text(code)

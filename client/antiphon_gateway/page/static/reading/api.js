@@ -34,7 +34,7 @@ export const post = (where, body = {}, name = undefined) =>
  *
  * `onevent(event)` gets each event once. `onstate("connecting" | "live" | "lost")` is how the connection is.
  * `onend(error)` is called if coming back does not help; without an error where the events have ended.
- * A page that nobody sees holds no connection, as browsers have only six for all pages of a server: it goes on after
+ * A hidden page holds no connection, as browsers have only six for all pages of a server: it goes on after
  * its last event when it is seen again.
  */
 export class Follower {
