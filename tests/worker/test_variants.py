@@ -76,7 +76,7 @@ async def test_other_calls_have_no_result_and_are_not_approved():
     )
     assert found.text == "No."
     assert "has no result" in results(found)[0]
-    assert "Nobody was asked" in results(found)[1]
+    assert "has no decision" in results(found)[1]
     assert RAN == []
 
 
