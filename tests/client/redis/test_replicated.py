@@ -33,6 +33,12 @@ def impatient(monkeypatch):
     monkeypatch.setitem(open_redis.__kwdefaults__, "timeout_seconds", 1.0)
 
 
+@pytest.fixture
+def patient(impatient, monkeypatch):
+    """A busy machine may take its time: nothing here is expected to time out."""
+    monkeypatch.setitem(open_redis.__kwdefaults__, "timeout_seconds", 20.0)
+
+
 class Pair:
     """A primary and its replica, which is connected through a proxy."""
 
@@ -247,7 +253,7 @@ async def test_without_a_replica_nothing_is_accepted_and_the_same_key_is_safe(se
             assert [found.id async for found in client.turns("s")] == [turn.id]
 
 
-async def test_turns_that_are_submitted_together_share_their_confirmation(server_kind):
+async def test_turns_that_are_submitted_together_share_their_confirmation(server_kind, patient):
     with pair(server_kind) as servers:
         async with AsyncClient(servers.primary.url + REPLICATED) as client:
             await client.submit("s", "Hi", agent="a")
@@ -265,7 +271,7 @@ def waits(server: RedisServer) -> int:
         return redis.info("commandstats")["cmdstat_wait"]["calls"]
 
 
-async def test_a_call_that_is_cancelled_leaves_the_others_alone(server_kind):
+async def test_a_call_that_is_cancelled_leaves_the_others_alone(server_kind, patient):
     with pair(server_kind) as servers:
         async with AsyncClient(servers.primary.url + REPLICATED) as client:
             servers.link.delay(0.05)
