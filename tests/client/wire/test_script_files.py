@@ -99,6 +99,14 @@ async def test_files_live_as_long_as_their_session(cell):
     assert 0 < await cell.redis.pttl("ant:media:s") <= 100_000
 
 
+async def test_a_turn_that_runs_again_keeps_the_files(cell):
+    await add_file(cell, "s", DATA, ttl_ms=100_000)
+    await cell.end(await cell.started(ttl_ms=100_000), "failed")
+    assert 0 < await cell.redis.pttl("ant:media:s") <= 100_000
+    await cell.requeue("t1")
+    assert await cell.redis.ttl("ant:media:s") == -1
+
+
 async def test_a_turn_that_waits_outside_keeps_the_files(cell):
     await add_file(cell, "s", DATA, ttl_ms=1000)
     await cell.put(due_in_ms=500_000, ttl_ms=1000)

@@ -47,7 +47,7 @@ local function requeue(session, turn, now, behind, again)
   if begun and tenant then redis.call('HSET', key_session(session), 'tenant', tenant) end
   if tenant then redis.pcall('ZADD', key_tenant(tenant), now, turn) end
   if not redis.call('LPOS', key_turns(session), turn) then list_turn(session, turn) end
-  return enter_inbox(session, turn, run, now, input_of(turn), nil, false, behind)
+  return enter_inbox(session, turn, run, now, input_of(turn), nil, nil, behind)
 end
 
 -- The same for a caller. Does nothing if the session is closed. `again` names the call, so that a repetition is recognised.
