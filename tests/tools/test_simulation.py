@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
-from simulation.actors import FIRST_WEIGHTS, READERS, WEIGHTS, fewer_for
+from simulation import coverage
+from simulation.actors import FIRST_WEIGHTS, PAYING, READERS, WEIGHTS, WORLDS, fewer_for
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.state import Broken
@@ -143,6 +144,11 @@ SABOTAGE = [
         "notice('turn_' .. status, session, turn, seq, f.tenant)",
         "G1 each end is noticed once",
     ),
+    ("budgets/reserve", "redis.call('HINCRBY', one.key, 'held_tokens', tokens)", "G22 ledgers"),
+    ("budgets/reserve", "bury(one, turn, one.call)", "G22 ledgers"),
+    ("budgets/capture", "settle(key, turn, call, cost, tokens, estimated == '1')", "G22 ledgers"),
+    ("budgets/note", "redis.call('ZADD', key_unfunded(), now, turn)", "G22 who waits"),
+    ("budgets/wake", "redis.call('ZREM', key_unfunded(), turn)", "G22 who waits"),
 ]
 
 
@@ -168,6 +174,35 @@ def test_every_promise_holds_whatever_happens_in_which_order(world, chunk):
                 f"run, `make simulate ARGS='--seed {seed} --steps {STEPS}'` the schedule): {failure}"
             )
         assert world.state.ways <= chart, "docs/states.md shows every way that a turn can take"
+
+
+@pytest.mark.one_server
+@pytest.mark.nightly
+@pytest.mark.short
+@pytest.mark.timeout(600)
+def test_schedules_reach_every_answer_of_the_scripts_and_every_way_of_a_turn(world):
+    """But those for which `coverage.UNREACHED` has a reason."""
+    ways = set[tuple[str, str]]()
+    for seed in range(1500):
+        for weights in WORLDS:
+            assert play(world, make(seed, 40, weights)) is None
+            ways |= world.state.ways
+        if not coverage.wrong(world.cell.answers, ways):
+            break
+    print(coverage.table(world.cell.answers, ways))
+    assert coverage.wrong(world.cell.answers, ways) == []
+
+
+def test_an_answer_without_a_reason_and_a_reason_without_an_answer_are_both_named(monkeypatch):
+    answers, ways = coverage.declared(), coverage.chart()
+    assert ("[*]", "queued") in ways
+    found = {one for one in answers if not coverage.reason(one)}
+    assert coverage.wrong(found, ways) == []
+    assert coverage.wrong(found - {"finish OK"}, ways) == ["finish OK is not reached"]
+    assert coverage.wrong(found, ways - {("running", "finished")}) == ["running --> finished is not reached"]
+    assert coverage.wrong(found | {"fail_job OK"}, ways) == ["fail_job OK is reached, or is not there"]
+    monkeypatch.setitem(coverage.UNREACHED, "no_script", "it is gone")
+    assert coverage.wrong(found, ways) == ["no_script is reached, or is not there"]
 
 
 @pytest.mark.one_server
@@ -221,6 +256,15 @@ def test_a_call_that_starts_too_early_breaks_a_promise(world):
     beside._starts(beside.buckets["p/m/1"], "p/m/1", world.model.now + 5_000)
     with pytest.raises(Broken, match="calls keep to the pace"):
         beside._starts(beside.buckets["p/m/1"], "p/m/1", world.model.now + 5_100)
+
+
+@pytest.mark.one_server
+def test_calls_beyond_a_budget_break_a_promise(world, tmp_path, monkeypatch):
+    """Even if the script and the model of a memory cell both let them start."""
+    monkeypatch.setattr("antiphon_worker.local.ledgers._refusal", lambda *_: (None, None))
+    with scripts_from(sabotage(tmp_path, "budgets/reserve", "if no then return no end")):
+        failures = (play(world, make(seed, 2 * STEPS, PAYING)) for seed in range(200))
+        assert any(failure and "G22 calls exceed" in str(failure.error) for failure in failures)
 
 
 @pytest.mark.one_server

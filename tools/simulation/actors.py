@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from antiphon.errors import UsageError
 from antiphon.input.values import Priority
+from antiphon.model import Budget
+from antiphon.model.budget import Per
 from antiphon.model.promotions import Promotion, paused, promoted, rolled_back
+from antiphon.wire.budgets import user_of
 from antiphon.wire.lists.webhooks import What
 from antiphon.wire.promotions import read_promotions
 from simulation.beside import Due
 from simulation.hooks import Round
 from simulation.model import ENDED, is_deleted, queue_of
+from simulation.money import AGENT, NANO
 from simulation.stock import StockWorker
-from simulation.workers import AGENT, DIES, EVENTS, LOST, REVISES, Worker
+from simulation.workers import DIES, EVENTS, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
 
 READ = "r1"
@@ -51,6 +55,8 @@ WEIGHTS = FIRST_WEIGHTS | {
     "readers": 14,
     "operators": 4,
     "uploads": 8,
+    "payers": 14,
+    "budgets": 5,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -61,14 +67,23 @@ PEOPLE = {"client": 8, "w1": 18, "w2": 12, "people": 40, "time": 4}
 STALLED = {"client": 8, "w1": 18, "w2": 12, "people": 10, "time": 12, "reaper": 10}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
 UPLOADS = {"client": 10, "w1": 10, "uploads": 20, "life": 6, "editor": 6, "time": 4}
+PAYING = {"tenants": 12, "w1": 26, "payers": 26, "budgets": 6, "time": 6, "supervisor": 8, "reaper": 4}
+STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1}
+RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8}
+EDITED = {"client": 6, "w1": 14, "editor": 30, "time": 3}
+STEERED = {"client": 4, "w1": 20, "w2": 6, "talker": 20, "time": 6, "reaper": 6}
 PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
     "files/": UPLOADS, "include/files": UPLOADS,
+    "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED, "append_step": STEPS,
+    "include/retry": RETRIED, "rate": PROMOTED | {"life": 4},
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
+    "budgets/": PAYING, "include/ledgers": PAYING,
     "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
+WORLDS = [WEIGHTS, READERS, *{id(weights): weights for weights in FEWER.values()}.values()]
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
 """Each is another revision of the agent. RQ's own worker runs the App of the first."""
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
@@ -82,8 +97,18 @@ OF_TENANTS = {
 }
 PRIORITIES: list[Priority] = ["high", "normal", "normal", "low"]
 USERS = ["", "ann", "ann", "bob"]
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+PAID_FOR = {
+    "tenant": ["a", "b", ""], "user": [user_of("a", "ann"), user_of("b", "bob"), ""], "session": ["s1", "a1", ""],
+    "agent": [AGENT],
+}  # fmt: skip
 FORKS = ["f1", "f2"]
+
+
+def _budget(random: Random) -> Budget:
+    number, per = random.choice([60, 100, 150]), random.choice(get_args(Per))
+    limit = {"cost": number * NANO} if random.random() < 0.5 else {"tokens": number}
+    return Budget(**limit, per=per, reached=random.choice(["reject", "suspend", "suspend", "fallback"]))
 
 
 def fewer_for(file: str) -> dict[str, int] | None:
@@ -127,6 +152,8 @@ class Actors:
             "receivers": self._receivers,
             "operators": self._operators,
             "uploads": self._uploads,
+            "payers": self._payers,
+            "budgets": self._budgets,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 
@@ -196,7 +223,8 @@ class Actors:
         name = random.choice(told or SESSIONS)
         known = sessions.get(name)
         if what == "revise" or known is None:
-            self._world.submit(name, f"{REVISES}{self._submitted}", random.choice(QUEUES))
+            read = random.choice([None, None, None, self._world.model.seq_of(name), 1])
+            self._world.submit(name, f"{REVISES}{self._submitted}", random.choice(QUEUES), cursor=read)
             return
         keep, changed = random.randint(0, len(known.history)), random.random() < 0.2
         if what == "rewind" and known.history:
@@ -216,6 +244,25 @@ class Actors:
             for at in range(random.choice([0, 0, 0, 1, 2]), random.choice([1, 2, 3, 3, 3])):
                 for _ in range(2 if random.random() < LOST else 1):
                     self._world.add_chunk(session, file, at, 3)
+
+    def _payers(self, random: Random) -> None:
+        """Turns that call models, several at once."""
+        for _ in range(random.randint(1, 4)):
+            if ready := [worker for worker in self._workers if worker.ready]:
+                random.choice(ready).pay(random)
+
+    def _budgets(self, random: Random) -> None:
+        """Those who set budgets, lower and raise them; some die before they wake who waits for them. Days end."""
+        if random.random() < 0.1:
+            self._world.wait(DAY_MS - self._world.model.now % DAY_MS - random.choice([0, 1]))
+            return
+        scope = random.choice([*PAID_FOR, "agent"])
+        name, budgets = random.choice(PAID_FOR[scope]), None
+        if (wanted := self._world.money.wanted) and random.random() < 0.5:
+            scope, name = random.choice(wanted)
+        if random.random() < 0.85:
+            budgets = [_budget(random) for _ in range(random.choice([0, 1, 1, 1, 2]))]
+        self._world.money.set(scope, name, budgets, wakes=random.random() < 0.8)
 
     def _tenants(self, random: Random) -> None:
         """Clients of tenants, and one without a tenant that gives its turns priorities."""
@@ -344,10 +391,12 @@ class Actors:
         self._world.jump(random.choice([-HOUR_MS, -5_000, -500, HOUR_MS]))
 
     def _life(self, random: Random) -> None:
-        """A session that nobody uses comes to its end, or is deleted."""
-        sessions = [*dict.fromkeys([*self._world.model.sessions, *self._world.model.past])]
-        if sessions:
+        """A session that nobody uses comes to its end, or is deleted. Some run a turn of it again."""
+        model = self._world.model
+        if sessions := [*dict.fromkeys([*model.sessions, *model.past])]:
             random.choice([self._world.end_life, self._world.delete])(random.choice(sessions))
+        if model.turns and random.random() < 0.1:
+            self._world.requeue(random.choice([*model.turns]), "again0")
 
     def _damage(self, random: Random) -> None:
         damaged, model = list(self._world.damaged), self._world.model

@@ -22,6 +22,7 @@ RQ_STATUS = {
 QUARANTINE_MS = 60_000
 BACK_MS = 1_000
 NEAREST_MS = 20_000
+KEEP_NOTE_MS = 3_600_000
 IN_RQ = "cancelled in RQ"
 
 
@@ -82,6 +83,7 @@ class Model(Transitions):
             False  # whether RQ lists the turn that is claimed as failed; its tools may have changed that
         )
         self.shares = Shares(self)
+        self.noted: dict[str, int] = {}  # who waits for a budget, and since when
 
     # sessions
 
@@ -302,6 +304,40 @@ class Model(Transitions):
     def _waiting_for(self, event: str) -> list[Turn]:
         """One that RQ's tools have cancelled receives nothing: the reaper withdraws it."""
         return [turn for turn in super()._waiting_for(event) if self.rq[turn.id] != "canceled"]
+
+    # budgets
+
+    def note(self, session_id: str, turn_id: str, fence: str, scope: str) -> Answer:
+        answer = super().note(session_id, turn_id, fence, scope)
+        if answer == [b"NOTED"]:
+            for turn in [one for one, at in self.noted.items() if at <= self.now - KEEP_NOTE_MS]:
+                self._forget_note(turn)
+            self.noted[turn_id] = self.now
+            self.unfunded[turn_id] = scope
+            self.turns[turn_id].record.put(unfunded=scope)
+        return answer
+
+    def wake(self, scope: str, since: str, count: int) -> Answer:
+        """Redis looks at so many notes at once, in the order of their times."""
+        first, exclusive = float(since.lstrip("(")), since[:1] == "("
+        later = [
+            (at, turn) for turn, at in self.noted.items() if at > first or (at == first and not exclusive)
+        ]
+        page = sorted(later)[:count]
+        kept = self.unfunded
+        self.unfunded = {turn: self.turns[turn].record.text("unfunded") for _, turn in page}
+        super().wake(scope, since, count)
+        for turn in [one for _, one in page if not self.unfunded.get(one)]:  # erased turns name no scope
+            self.noted.pop(turn)
+        self.unfunded = {turn: whose for turn, whose in kept.items() if turn in self.noted}
+        if len(page) < count:
+            return [b"WOKEN", b""]
+        last = page[-1][0]
+        return [b"WOKEN", f"({last}" if last == first and not exclusive else f"{last}"]
+
+    def _forget_note(self, turn: str) -> None:
+        del self.noted[turn]
+        self.unfunded.pop(turn, None)
 
     # reapers
 

@@ -22,9 +22,11 @@ class TwinCell(Cell):
     def __init__(self, redis: DirectRedis, model: Callable[[], Model]) -> None:
         super().__init__(redis, clock="test_clock")  # type: ignore[arg-type]
         self._model = model
+        self.answers: set[str] = set()  # all that scripts have given: `<script> <answer>`
 
     async def run(self, name: str, *arguments: Any) -> Any:
         answer = await super().run(name, *arguments)
+        self.answers.add(f"{name} {answer[0].decode()}")
         if not name.startswith(WITHOUT):
             script, model = name.rpartition("/")[2], self._model()
             repeated = script == "claim" and model.tokens.get(arguments[0]) == arguments[1]

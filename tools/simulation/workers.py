@@ -9,10 +9,12 @@ from random import Random
 from typing import Any
 
 from antiphon.model import OpenCall, Wait
+from antiphon.wire.budgets import Answer, Busy, Outdated, Reached
 from antiphon.wire.cell import STEER, SUPERSEDED
 from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn, Claims
 from antiphon.wire.revisions import pins_of, ran_on
+from simulation.money import AGENT, Hold
 from simulation.world import Calls, World
 
 EVENTS = ["paid", "sent"]  # that turns wait for
@@ -20,7 +22,6 @@ LOST = 0.12  # how often an answer is lost
 DIES = 0.04
 REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
 MOVES = 0.1  # how often the time limit of a turn whose revision is elsewhere is over
-AGENT = "agent"
 LATE = 0.03  # how often a call that a network has kept comes again
 
 
@@ -34,6 +35,10 @@ class Task:
     unanswered: Callable[[], None] | None = None  # must be repeated before anything newer
     steered: bool = False  # others may wait to steer it
     here: bool = False  # its revision is that of its worker
+    calls: int = 0  # of a model
+    hold: Hold | None = None  # of the one that goes on
+    switched: bool = False  # to a fallback
+    noted: str = ""  # the scope for whose budget it will wait
 
 
 class Worker:
@@ -57,9 +62,7 @@ class Worker:
 
     def act(self, random: Random) -> Any:
         if random.random() < DIES:
-            self._world.note(f"{self.name} dies")
-            self._dead.append(self.name)
-            return self._start()
+            return self._die()
         if self._sent and random.random() < LATE:
             self._world.note("a call of old arrives once more, and nobody hears the answer")
             return random.choice(self._sent[-20:])()
@@ -76,11 +79,18 @@ class Worker:
             return task.unanswered()
         if self._may_be_steered(task) and random.random() < 0.4:
             return self._steer(task, random)
+        if task.hold and random.random() < 0.6:
+            return self._settle(task, random)
         if not task.here and not task.turn.stop:
             return self._place(task, random)
         steps = 3 if task.here else 0  # any revision ends a stopped turn, without a step
         act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, steps, 4, 2])[0]
         return act(task, random)
+
+    def _die(self) -> None:
+        self._world.note(f"{self.name} dies")
+        self._dead.append(self.name)
+        self._start()
 
     def _may_be_steered(self, task: Task) -> bool:
         """Whether it was told, or would be with its next write."""
@@ -255,6 +265,75 @@ class Worker:
         self._send(
             task, random, lambda: self._world.give_back(task.turn, cause, delay_ms), lambda: self._leave(task)
         )
+
+    @property
+    def ready(self) -> list[Task]:
+        """What it may go on with."""
+        return [task for task in self._tasks if not task.unanswered and task.here and not task.turn.stop]
+
+    def pay(self, random: Random) -> None:
+        """One of its ``ready`` turns calls a model, which budgets pay for, or such a call ends."""
+        task = random.choice(self.ready)
+        if task.hold:
+            how = random.choices(["settle", "go on", "die"], [4, 5, 1])[0]
+            if how != "go on":
+                self._settle(task, random) if how == "settle" else self._die()
+            return
+        task.calls += 1
+        cost = None if random.random() < 0.05 else random.choice([0, 10, 40, 90])
+        parts = random.choice([("all",), ("inner", "outer")])
+        call = partial(
+            self._world.money.reserve, task.turn, task.calls, cost, random.choice([0, 10, 40, 90]),
+            switched=task.switched, parts=parts,
+        )  # fmt: skip
+        found: list[Answer | Hold] = []
+
+        def ask() -> Any:
+            found.append(call())
+            return found[-1]
+
+        self._send(task, random, ask, lambda: self._paid(task, found[-1], random))
+
+    def _paid(self, task: Task, answer: Answer | Hold, random: Random) -> None:
+        match answer:
+            case Hold():
+                task.hold = answer
+            case Reached(action="fallback"):
+                task.switched = True
+            case Reached(action="suspend") if task.noted != answer.scope:
+                self._note(task, answer.scope, random)
+            case Reached(action="suspend"):
+                self._wait_for_money(task, "budget_reached", random.choice([1_000, 600_000]), random)
+            case Busy():
+                if random.random() < 0.3:
+                    self._wait_for_money(task, "budget_held", 2_000, random)
+            case Outdated():
+                self._leave(task)
+            case _:
+                finish = partial(self._world.finish, task.turn, "failed", [])
+                self._send(task, random, finish, lambda: self._leave(task))
+
+    def _note(self, task: Task, scope: str, random: Random) -> None:
+        def answered() -> None:
+            task.noted = scope
+
+        self._send(task, random, lambda: self._world.money.note(task.turn, scope), answered)
+
+    def _wait_for_money(self, task: Task, code: str, delay_ms: int, random: Random) -> None:
+        call = partial(self._world.give_back, task.turn, "limit", delay_ms, code=code)
+        self._send(task, random, call, lambda: self._leave(task))
+
+    def _settle(self, task: Task, random: Random) -> None:
+        """The service bills no more than what is held. Some workers were stopped, and estimate it."""
+        assert task.hold
+        most, estimated = task.hold.bill, random.random() < 0.2
+        cost, tokens = random.randint(0, most.cost), random.randint(0, most.tokens)
+        call = partial(self._world.money.settle, task.hold, cost, tokens, estimated=estimated)
+
+        def answered() -> None:
+            task.hold = None
+
+        self._send(task, random, call, answered)
 
     def suspend(self, random: Random) -> None:
         """One of its turns waits for decisions, as the loop has found."""

@@ -24,6 +24,7 @@ from antiphon.errors import (
     CorruptRecord,
     KeyReused,
     SessionBusy,
+    SessionChanged,
     SessionExists,
     SessionNotFound,
     TenantLimit,
@@ -58,6 +59,7 @@ from simulation.checks import KEEP_EVENTS, Checks
 from simulation.direct import Command, DirectRedis, Look, run
 from simulation.hooks import Hooks
 from simulation.model import ENDED, RQ_STATUS, Model, is_deleted, queue_of
+from simulation.money import Money
 from simulation.readers import Readers
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, Broken, State, require
@@ -92,6 +94,7 @@ class World:
         self.model = Model()
         self.checks = Checks(self.model)
         self.beside, self.hooks, self.readers = Beside(self), Hooks(self), Readers(self)
+        self.money = Money(self)
         self.model.also_moved = self.hooks.move_back
         self.model.order_of = lambda holder: [name for name in self.state.at("ant:held", holder, {}) if name]
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
@@ -134,6 +137,7 @@ class World:
         self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
         self.hooks.check(self.state)
+        self.money.check(self.state)
         self.readers.hear(self.state)
 
     def check_now(self) -> None:
@@ -304,19 +308,21 @@ class World:
         tenant: str = "",
         priority: Priority = "normal",
         user: str = "",
+        cursor: int | None = None,
     ) -> int | str:
         before = [known for known in self.model.turns.values() if not known.record.get("cancel")]
         options = {"due_in_ms": due_in_ms, "if_busy": busy, "again": again}
-        options |= {"tenant": tenant, "priority": priority, "user": user}
+        options |= {"tenant": tenant, "priority": priority, "user": user, "cursor": cursor}
         try:
             answer: Any = run(self._submit(SessionId(session), TurnId(turn), queue, **options))
         except TenantLimit as exc:
             answer = exc.limit
-        except (KeyReused, SessionBusy, TurnDeleted) as exc:
+        except (KeyReused, SessionBusy, SessionChanged, TurnDeleted) as exc:
             answer = type(exc).__name__
         self.checks.ask_to_stop(known for known in before if known.record.get("cancel"))
         whose = f"{tenant} {user} {priority}" if tenant or user or priority != "normal" else ""
-        return self.did(f"submit {session} {turn} due in {due_in_ms} ms {busy} {again}{whose}", answer)
+        read = "" if cursor is None else f" behind {cursor}"
+        return self.did(f"submit {session} {turn} due in {due_in_ms} ms {busy} {again}{whose}{read}", answer)
 
     def _submit(
         self, session: SessionId, turn: TurnId, queue: str, **options: Any
@@ -506,19 +512,19 @@ class World:
 
     def give_back(
         self, turn: ClaimedTurn, cause: str, delay_ms: int, lacking: str = "", workers: Sequence[str] = (),
-        missing: bool = False,
+        missing: bool = False, code: str = "provider",
     ) -> bool | str:  # fmt: skip
         giving = self.cell.give_back(
             turn,
             cause,
             delay_ms=delay_ms,
             reason="it broke",
-            code="provider",
+            code=code,
             lacking=lacking,
             workers=workers,
             missing=missing,
         )
-        what = f"give_back {turn.turn_id}/{turn.fence} {cause} {delay_ms} ms lacking {lacking!r}"
+        what = f"give_back {turn.turn_id}/{turn.fence} {cause} {code} {delay_ms} ms lacking {lacking!r}"
         answer = self.did(what, self._unless_cancelled(giving))
         if answer is True and lacking and not self.model.turns[turn.turn_id].record.text("app"):
             self._ran_on.pop((turn.turn_id, turn.run), None)  # no App that it may have begun on can run it
@@ -598,11 +604,14 @@ class World:
             if before[name].rq_status != found.rq_status or listed[name] != after[name]:
                 self.checks.touched_by_rq.add(name)
                 self.model.rq[name] = found.rq_status
+            if self.state.life_of_job(name) >= 0 and self.model.turns[name].status not in ENDED:
+                self.checks.kept_for_a_time.add(name)
         for name in QUEUES:
             self.model.queues[name] = [self.model.turns[turn] for turn in self.state.at("rq:queue", name, [])]
         self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
         self.hooks.check(self.state)
+        self.money.check(self.state)
         self.readers.hear(self.state)
 
     def _registered(self) -> dict[str, list[bool]]:
