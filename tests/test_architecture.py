@@ -35,7 +35,7 @@ CLIENT_ORDER = [
     "testing sse revisions",
     "stores memory",
     "wire",
-    "encryption",
+    "encryption bytestores",
     "settings hooks",
     "tools",
     "handoffs",

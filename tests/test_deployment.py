@@ -19,6 +19,7 @@ from support.eventually import wait_until
 from support.processes import COMMAND
 from support.source_tree import ROOT
 
+from antiphon.bytestores.of_process import FileSettings
 from antiphon.encryption.keyring import EncryptionSettings
 from antiphon.errors import SettingsError
 
@@ -31,7 +32,11 @@ WORKER = COMPOSE["services"]["worker"]
 GATEWAY = COMPOSE["services"]["gateway"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-ENCRYPTION = {EncryptionSettings.variable(known.name) for known in EncryptionSettings.declared()}
+CONTENT = {
+    settings.variable(known.name)
+    for settings in (EncryptionSettings, FileSettings)
+    for known in settings.declared()
+}
 
 needs_command_line = pytest.mark.skipif(
     importlib.util.find_spec("antiphon.cli.main") is None, reason="antiphon.cli.main does not exist"
@@ -90,7 +95,7 @@ def test_the_compose_file_hands_on_every_setting_of_a_worker_and_no_other():
 
     settings = {Settings.variable(known.name) for known in Settings.declared()}
     ours = {name for name in environment() if name.startswith("ANTIPHON_")}
-    assert ours == settings | ENCRYPTION
+    assert ours == settings | CONTENT
     assert Settings.load(environ=environment()).redis_url == "redis://redis:6379/0"
 
 
@@ -101,7 +106,7 @@ def test_the_compose_file_hands_on_every_setting_of_a_gateway_except_its_port():
         "ANTIPHON_GATEWAY_PORT"
     }
     ours = environment(GATEWAY)
-    assert {name for name in ours if name.startswith("ANTIPHON_ENCRYPTION_")} == ENCRYPTION
+    assert {name for name in ours if name.startswith(("ANTIPHON_ENCRYPTION_", "ANTIPHON_FILES"))} == CONTENT
     assert {name for name in ours if name.startswith("ANTIPHON_GATEWAY_")} == settings
     with pytest.raises(SettingsError, match="Without keys"):
         GatewaySettings.load(environ={name: value for name, value in ours.items() if value})

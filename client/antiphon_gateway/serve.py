@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 
+from antiphon.bytestores.of_process import bytes_of_process
 from antiphon.cli.arguments import add_json, add_redis, add_settings, command_parser, print_json, redis_urls
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError, StoreError, StoreUnsupported
@@ -57,6 +58,7 @@ def serve(argv: list[str]) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     urls = redis_urls(options.redis_url)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
+        bytes_of_process()  # a URL that is not valid ends the command
         client = AsyncClient(urls, prefix=options.prefix, archive=settings.archive or None)
         if client.connections.archive is not None:
             client.connections.archive.open()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antiphon.bytestores.of_process import bytes_of_process
 from antiphon.cli.arguments import (
     add_json,
     add_options,
@@ -126,6 +127,7 @@ def worker(argv: list[str]) -> int:
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     archive = app.archive(settings.archive)
     app.prices(settings.prices)
+    bytes_of_process()  # and a URL that names no byte store
     keys = keyring_of_process()  # and so are keys that are not valid
     if keys:
         app.memories.refuse_keys()

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.bytestores.of_process import FILES_VARIABLE
 from antiphon.cli.arguments import (
     Command,
     add_agent,
@@ -38,6 +39,7 @@ from antiphon.redis.deployment import TenantRow
 from antiphon.redis.deployment import tenants as listed_tenants
 
 SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
+UNSEARCHED = {"archive": "archived sessions", "files": "contents in the byte store"}
 
 
 def limits(argv: list[str]) -> int:
@@ -371,7 +373,7 @@ def forget(argv: list[str]) -> int:
             + (
                 f"{len(found.left)} still have content."
                 if found.left
-                else "archived sessions were not searched."
+                else f"{' and '.join(UNSEARCHED[one] for one in found.unsearched)} were not searched."
                 if found.unsearched
                 else "none has any content of them."
             )
@@ -380,8 +382,10 @@ def forget(argv: list[str]) -> int:
             print(one, file=sys.stderr)
         for one in found.pending:
             print(f"Workers still remove {one}.")
-    if found.unsearched:
+    if "archive" in found.unsearched:
         print("Archived sessions may still have content: pass --archive with their store.", file=sys.stderr)
+    if "files" in found.unsearched:
+        print(f"The byte store may still have contents of files: set {FILES_VARIABLE}.", file=sys.stderr)
     return 1 if found.left or found.unsearched else 0
 
 

@@ -19,6 +19,7 @@ from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import erase_turns
 from antiphon.wire.errors import asked
+from antiphon.wire.placed import clear, is_placed, store_of
 from antiphon.wire.promotions import change_promotions
 
 SCANNED = 1000  # keys that one round trip looks at
@@ -33,8 +34,9 @@ class Forgotten(Struct):
     ``sessions`` were deleted; ``turns`` are ended turns of earlier sessions with these ids, or of sessions that had
     expired. ``events`` were kept for turns that would wait. ``searched`` counts the keys that were looked at, and
     ``left`` names those that still have content: none. ``pending`` are copies that workers remove: ``archive:…`` within
-    two minutes, ``memory:…`` from the memory's index. ``unsearched`` is ``["archive"]`` if workers use an archive and
-    the client has no ``archive=``: archived sessions may still have content. Pass it, and repeat the call.
+    two minutes, ``memory:…`` from the memory's index. ``unsearched`` has ``archive`` if workers use an archive and the
+    client has no ``archive=``: archived sessions may still have content. It has ``files`` if contents of files are in a
+    byte store and this process has none: set ``ANTIPHON_FILES``. Then repeat the call.
     """
 
     sessions: list[str] = field(default_factory=list[str])
@@ -238,6 +240,10 @@ async def search(
 ) -> None:
     """Search all keys of these cells, and note in the report what was found. Raises ``StoreError``."""
     for cell in cells:
+        for session in sessions:
+            await clear(cell, SessionId(session))
+        if await is_placed(cell) and store_of(cell) is None:
+            found.unsearched = ["files"]
         one = Search(cell, sessions, tenant, user, shared)
         await one.run()
         found.searched += one.searched
@@ -299,7 +305,7 @@ async def note_archive(cells: Iterable[Cell], found: Forgotten) -> None:
     """Note in the report that there is an archive, which a client without it cannot search. Raises ``StoreError``."""
     for cell in cells:
         if await asked(cell.redis.exists(cell.keys.seq_floor)):
-            found.unsearched = ["archive"]
+            found.unsearched.append("archive")
             return
 
 

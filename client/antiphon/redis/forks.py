@@ -13,6 +13,7 @@ from antiphon.redis.files import SessionFiles
 from antiphon.session.runtime import SessionRef
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Change, FieldChange, Part, change_session, fork_session, new_op
+from antiphon.wire.placed import places_of
 
 LAST = (-1, -1)
 NO_FILES = b"0 0"
@@ -24,14 +25,15 @@ async def fork_in_redis(
     """Copy a session's finished turns, or those up to a message, and its fields to a new id.
 
     Raises ``SessionExists``, ``MessageNotFound``, ``StoreError``, and ``UsageError`` if a tool call would lose its
-    result. If the two ids live on different cells, or with encryption, the history is read and written again: what is
-    sealed opens in its own session only. A crash may then leave the fork unknown to its source.
+    result. If the two ids live on different cells, with encryption, and where files are in a byte store, history and
+    files are read and written again: what is sealed opens in its own session only, and a content belongs to one. A
+    crash may then leave the fork unknown to its source.
     """
     op = new_op()
     event = SessionForked(fork_id=fork.id)
     event.session_id = session_id
     body = encode(event)
-    if here is not there or here.seal.on:
+    if here is not there or here.seal.on or await places_of(here, session_id):
         part = await _copy(here, there, session_id, fork, at)
         await _note(here, session_id, fork.id, part, body)
         return

@@ -16,6 +16,7 @@ from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import full, unexpected
+from antiphon.wire.placed import remove_placed
 from antiphon.wire.scripts import given
 
 SCANNED = 1000  # keys that one round trip looks at
@@ -133,7 +134,8 @@ async def fork_session(
 async def delete_session(cell: Cell, session_id: SessionId, tenant: str | None = None) -> bool | Busy:
     """Delete a session with all content of its turns. Returns whether it existed. Raises ``WrongTenant``."""
     match await cell.run("editing/delete", session_id, tenant or ""):
-        case [b"DELETED", existed, more]:
+        case [b"DELETED", existed, more, *places]:
+            await remove_placed(session_id, [text_of(place) for place in places])
             if more:
                 await erase_turns(cell)
             return bool(existed)

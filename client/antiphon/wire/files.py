@@ -1,15 +1,19 @@
-"""The files of a session in a cell: stored once, by the hash of their content, in chunks.
+"""The files of a session in a cell: stored once, by the hash of their content, in chunks or in a byte store.
 
-A chunk is all that Redis copies at a time, so that a large file costs its memory no more than its size.
+A chunk is all that Redis copies at a time, so that a large file costs its memory no more than its size. With a byte
+store, Redis has the entries of files alone: see ``placed``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from antiphon.bytestores.of_process import StoredBytes
 from antiphon.encryption.values import MARK
 from antiphon.errors import StoreUnavailable, UsageError
 from antiphon.input.ids import SessionId, other_tenant
@@ -19,6 +23,7 @@ from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import new_op
 from antiphon.wire.errors import full, unexpected
+from antiphon.wire.placed import load_placed, name_of, new_place, remove_placed, store_of
 from antiphon.wire.records import readable
 from antiphon.wire.scripts import given
 
@@ -41,36 +46,87 @@ async def add_file(
     """
     check_size("file_bytes", len(data), "The file in bytes", "Pass it by URL.")
     entry = FileEntry(hashlib.sha256(data).hexdigest(), len(data), _short(media_type), _short(name))
-    key, op = cell.seal.digests(session, entry.id)[0], new_op()
-    sealed, chunks = cell.seal.seal(session, "file", msgspec.json.encode(entry)), chunks_of(data)
-    limits = given(ttl_ms), LIMITS.sessions, LIMITS.session_files, LIMITS.session_file_bytes
+    store = store_of(cell)
+    new = NewFile(entry, data, tenant or "", given(ttl_ms), fence)
     for _ in range(TRIES):
-        for at, chunk in enumerate(chunks):
-            kept = cell.seal.seal_bytes(session, f"{entry.id} {at}", bytes(chunk))
-            answer = await cell.run(
-                "files/add_chunk", session, op, key, at, len(chunks), len(data), sealed, kept, tenant or "", *limits,
-                fence,
-            )  # fmt: skip
-            match answer:
-                case [b"STORED"]:
-                    return entry
-                case [b"NEXT"]:
-                    continue
-                case [b"AGAIN"]:
-                    break
-                case [b"SUPERSEDED"]:
-                    raise StoreUnavailable(
-                        "The turn is no longer held: nothing was stored.", session_id=session
-                    )
-                case [b"SESSION_CLOSED"]:
-                    raise UsageError("The session is closed.", session_id=session)
-                case [b"OTHER_TENANT"]:
-                    raise other_tenant(session, tenant or "")
-                case [b"FULL", limit]:
-                    raise full(text_of(limit), session)
-                case _:
-                    raise unexpected("add_chunk", answer)
+        if await (add_chunks(cell, session, new) if store is None else place(cell, session, new, store)):
+            return entry
     raise StoreUnavailable("Other calls keep deleting the session: try again later.", session_id=session)
+
+
+class NewFile(Struct, frozen=True):
+    """A file that is about to be stored."""
+
+    entry: FileEntry
+    data: bytes
+    tenant: str
+    ttl_ms: int | str
+    fence: str
+
+    def options(self) -> tuple[Any, ...]:
+        """Return the last arguments of the scripts."""
+        limits = LIMITS.sessions, LIMITS.session_files, LIMITS.session_file_bytes
+        return self.tenant, self.ttl_ms, *limits, self.fence
+
+
+async def add_chunks(cell: Cell, session: SessionId, new: NewFile) -> bool:
+    """Store a file in Redis. Returns False if the session has lost chunks in the meantime."""
+    entry, chunks = new.entry, chunks_of(new.data)
+    key, op = cell.seal.digests(session, entry.id)[0], new_op()
+    sealed = cell.seal.seal(session, "file", msgspec.json.encode(entry))
+    for at, chunk in enumerate(chunks):
+        kept = cell.seal.seal_bytes(session, f"{entry.id} {at}", bytes(chunk))
+        answer = await cell.run(
+            "files/add_chunk", session, op, key, at, len(chunks), entry.size, sealed, kept, *new.options()
+        )
+        match answer:
+            case [b"STORED"]:
+                return True
+            case [b"NEXT"]:
+                continue
+            case [b"AGAIN"]:
+                return False
+            case _:
+                raise refused(session, new, "add_chunk", answer)
+    return False
+
+
+async def place(cell: Cell, session: SessionId, new: NewFile, store: StoredBytes) -> bool:
+    """Store a file in the byte store: its content first, then its entry. Returns False if its place was lost."""
+    entry, op, place, noted = new.entry, new_op(), new_place(), b""
+    key = cell.seal.digests(session, entry.id)[0]
+    sealed = cell.seal.seal(session, "file", msgspec.json.encode(entry))
+    while True:
+        answer = await cell.run(
+            "files/place_file", session, op, key, entry.size, noted, place, new_place(), *new.options()
+        )
+        match answer:
+            case [b"STORED"]:
+                return True
+            case [b"SEND", at]:
+                place, noted = text_of(at), sealed
+                content = cell.seal.seal_bytes(session, f"{entry.id} whole", new.data)
+                await store.save(name_of(session, place), content)
+            case [b"AGAIN"]:
+                await remove_placed(session, [place])
+                return False
+            case _:
+                raise refused(session, new, "place_file", answer)
+
+
+def refused(session: SessionId, new: NewFile, script: str, answer: Any) -> Exception:
+    """Return the error for a file that the session does not take."""
+    match answer:
+        case [b"SUPERSEDED"]:
+            return StoreUnavailable("The turn is no longer held: nothing was stored.", session_id=session)
+        case [b"SESSION_CLOSED"]:
+            return UsageError("The session is closed.", session_id=session)
+        case [b"OTHER_TENANT"]:
+            return other_tenant(session, new.tenant)
+        case [b"FULL", limit]:
+            return full(text_of(limit), session)
+        case _:
+            return unexpected(script, answer)
 
 
 async def read_file(cell: Cell, session: SessionId, file_id: str) -> StoredFile | None:
@@ -89,6 +145,8 @@ async def read_file(cell: Cell, session: SessionId, file_id: str) -> StoredFile 
                 if len(chunks) == _count(entry.size):
                     data = b"".join(chunks)
                     return StoredFile(entry.id, entry.size, entry.media_type, entry.name, data)
+            case [b"PLACED", found, place]:
+                return await load_placed(cell, session, _entry(cell, session, found), text_of(place), found)
             case answer:
                 raise unexpected("read_chunk", answer)
 
@@ -106,7 +164,8 @@ async def drop_files(cell: Cell, session: SessionId, *file_ids: str) -> int:
     """Remove files from a session, also those that were only begun. Returns how many it had."""
     names = [name for one in file_ids for name in _names(cell, session, one)]
     match await cell.run("files/drop_files", session, *names):
-        case [b"DROPPED", dropped]:
+        case [b"DROPPED", dropped, *places]:
+            await remove_placed(session, [text_of(place) for place in places])
             return dropped
         case answer:
             raise unexpected("drop_files", answer)

@@ -41,7 +41,8 @@ KINDS: tuple[Kind, ...] = (
          "until the last turn ends", lasting=True),
     Kind("history", "history:{}", "list", "encoded messages of the finished turns, append-only except for edits",
          WHILE_LIVE),
-    Kind("media", "media:{}", "hash", "files of a session, in chunks, by the hash of their content", WHILE_LIVE),
+    Kind("media", "media:{}", "hash", "files of a session, by the hash of their content: in chunks, or "
+         "with their places in a byte store", WHILE_LIVE),
     Kind("events", "events:{}", "stream", "the session's events; the id is the seq", WHILE_LIVE),
     Kind("turns", "turns:{}", "list", "ids of the session's last 1,000 turns, in the order in which they were accepted",
          WHILE_LIVE),
@@ -64,6 +65,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("cells", "cells", "counter", "on a cluster: the number of cells of the deployment", "kept", lasting=True),
     Kind("gateway_secret", "gateway_secret", "string", "the secret of gateways that have none configured: it encrypts "
          "their cursors", "kept", lasting=True),
+    Kind("byte_root", "byte_root", "string", "how the names of this cell's files begin in a byte store", "kept",
+         lasting=True),
+    Kind("swept", "swept", "string", "a worker has removed contents without a file from the byte store",
+         "an hour after it has begun"),
     Kind("handed_out", "handed_out:{}", "string", "the response that ended with calls of client-side tools, by a keyed "
          "hash of its conversation", "a day"),
     Kind("seq_floor", "seq_floor", "counter", "with an archive: a seq that no archived session exceeds; "
@@ -317,6 +322,8 @@ class Keys:
     ending = _One()
     fence = _One()
     cells = _One()
+    byte_root = _One()
+    swept = _One()
     gateway_secret = _One()
     seq_floor = _One()
     forget = _One()

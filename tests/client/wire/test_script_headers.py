@@ -10,7 +10,17 @@ from redis import Redis
 from support.offenders import for_each
 
 import antiphon.wire
-from antiphon.wire import archiving, editing, errors, feedback, files, promotions, revisions, suspension
+from antiphon.wire import (
+    archiving,
+    editing,
+    errors,
+    feedback,
+    files,
+    placed,
+    promotions,
+    revisions,
+    suspension,
+)
 from antiphon.wire.cell import Cell
 from antiphon.wire.joining import inlined_keys
 from antiphon.wire.keys import CHANNELS, KINDS, RQ_KEYS
@@ -38,9 +48,11 @@ WRAPPERS = {
     "editing/erase": editing.erase_turns,
     "editing/erase_turns": editing.erase_turns_of,
     "editing/forget": editing.forget_turn,
-    "files/add_chunk": files.add_file,
+    "files/add_chunk": files.add_chunks,
     "files/drop_files": files.drop_files,
     "files/list_files": files.list_files,
+    "files/place_file": files.place,
+    "files/places": placed.places_of,
     "files/read_chunk": files.read_file,
     "suspend": suspension.suspend,
     "begin": revisions.begin,
@@ -93,7 +105,7 @@ def test_the_words_returned_are_the_words_of_the_header(name):
 @for_each(NAMES)
 def test_every_word_is_understood_by_the_wrapper(name):
     source = inspect.getsource(WRAPPERS[name] if name in WRAPPERS else getattr(Cell, name))
-    for reader in (Cell._held, Cell._emitted, errors.accepted, errors.refusal):
+    for reader in (Cell._held, Cell._emitted, errors.accepted, errors.refusal, files.refused):
         source += inspect.getsource(reader) if f"{reader.__name__}(" in source else ""
     if name == "fail_job":
         return  # its one word says nothing

@@ -5,10 +5,10 @@
 -- keeps the seq for another hour, as that of a session that has expired. Open readers are told to look.
 -- The first write is a ZREM, so that it works at full memory.
 -- @args session tenant
--- -> DELETED, '1' if there was a session, '1' if the caller is to search all keys
+-- -> DELETED, '1' if there was a session, '1' if the caller is to search all keys, the places of its files in a byte store...
 -- -> OTHER_TENANT          it belongs to another one, or to none
 -- -> BUSY, turn            the last one of its inbox
--- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled memories erase
+-- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled memories erase files
 local KEPT_EVENTS = 10000
 local SOON_MS, LATER_MS = 60000, 600000 -- when a worker searches: after a caller that has died, or for earlier sessions
 local turn = redis.call('LINDEX', key_inbox(session), -1)
@@ -52,6 +52,7 @@ redis.call('DEL', key_turns(session), key_spent('session::' .. session), key_spe
   key_spent('session:month:' .. session))
 redis.call('HDEL', key_quarantined(), session)
 local seq = redis.pcall('HGET', key_session(session), 'seq')
+local places = places_of(session)
 local existed = redis.call('DEL', key_history(session), key_events(session), key_media(session)) > 0 or kept.err or kept[2]
 if existed then
   redis.call('DEL', key_session(session))
@@ -59,4 +60,4 @@ if existed then
   redis.call('PEXPIRE', key_session(session), HASH_LIVES_ON_MS)
   redis.pcall('PUBLISH', key_live(session), '') -- it only hurries
 end
-return {'DELETED', existed and '1' or '', more and '1' or ''}
+return {'DELETED', existed and '1' or '', more and '1' or '', unpack(places)}

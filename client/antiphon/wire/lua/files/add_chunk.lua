@@ -19,26 +19,15 @@ if tenant ~= '' and known[1] and known[2] ~= tenant then return {'OTHER_TENANT'}
 if known[3] and fence == '' then return {'SESSION_CLOSED'} end
 if redis.call('HEXISTS', media, file) == 1 then return {'STORED'} end
 local first = redis.call('HEXISTS', media, begun) == 0
-local files, bytes = files_of(session)
 if first then
   if at ~= '0' then return {'AGAIN'} end
-  if not known[1] and redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end
-  if files >= tonumber(files_limit) then return {'FULL', 'session_files'} end
-  if bytes + size > tonumber(bytes_limit) then return {'FULL', 'session_file_bytes'} end
+  local full = no_room(session, known[1], size, session_limit, files_limit, bytes_limit)
+  if full then return {'FULL', full} end
 end
 
 local now = now_ms()
 redis.call('HSET', media, file .. ':' .. at, chunk, begun, size)
-if first then
-  if not known[1] then
-    redis.call('HSET', fields, 'created', now, 'life', life_of(now, op))
-    if tenant ~= '' then redis.call('HSET', fields, 'tenant', tenant) end
-  end
-  if ttl_ms ~= '' then redis.call('HSET', fields, 'ttl', ttl_ms) end
-  count_files(session, files + 1, bytes + size)
-  if not known[4] then mark_turns(session) end
-  publish(session, now, {}, known[5])
-end
+if first then begin_file(session, size, op, tenant, ttl_ms, known, now) end
 if idle then release_session(session, now) end
 if tonumber(at) < count - 1 then return {'NEXT'} end
 for n = 0, count - 1 do

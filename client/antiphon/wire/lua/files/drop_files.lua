@@ -1,8 +1,8 @@
 -- Remove files of a session, also those that were only begun. The first write is an HDEL, so that it works at full memory.
 -- @args session names...
--- -> DROPPED, how many
+-- -> DROPPED, how many, places...   of their contents in a byte store
 -- @include files
-local files, bytes, dropped = 0, 0, 0
+local files, bytes, dropped, places = 0, 0, 0, {}
 for _, name in ipairs(names) do
   local media, at = key_media(session), 0
   local entry, begun = redis.call('HGET', media, name), redis.call('HGET', media, name .. '~')
@@ -15,6 +15,7 @@ for _, name in ipairs(names) do
     files, bytes = files_of(session)
     count_files(session, files - 1, bytes - string.match(entry or begun, '^%d+'))
     dropped = dropped + 1
+    for _, one in ipairs({entry or '', begun or ''}) do places[#places + 1] = string.match(one, '^%d+@(%S+)') end
   end
 end
-return {'DROPPED', dropped}
+return {'DROPPED', dropped, unpack(places)}

@@ -5,7 +5,7 @@
 local entries = {}
 for _, name in ipairs(redis.call('HKEYS', key_media(session))) do
   if not string.find(name, '[:~]') then
-    entries[#entries + 1] = string.gsub(redis.call('HGET', key_media(session), name), '^%d+ ', '')
+    entries[#entries + 1] = string.gsub(redis.call('HGET', key_media(session), name), '^%S+ ', '')
   end
 end
 return {'FILES', entries}

@@ -17,3 +17,36 @@ end
 local function count_files(session, files, bytes)
   redis.call('HSET', key_session(session), 'media', string.format('%.0f %.0f', math.max(0, files), math.max(0, bytes)))
 end
+
+-- The limit that a file which is about to be stored would exceed; nil if there is room.
+local function no_room(session, begun, size, session_limit, files_limit, bytes_limit)
+  local files, bytes = files_of(session)
+  if not begun and redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return 'sessions' end
+  if files >= tonumber(files_limit) then return 'session_files' end
+  if bytes + size > tonumber(bytes_limit) then return 'session_file_bytes' end
+end
+
+-- Count a file from now on. Its session begins with it if it does not exist. The caller has noted it in the files.
+local function begin_file(session, size, op, tenant, ttl_ms, known, now)
+  if not known[1] then
+    redis.call('HSET', key_session(session), 'created', now, 'life', life_of(now, op))
+    if tenant ~= '' then redis.call('HSET', key_session(session), 'tenant', tenant) end
+  end
+  if ttl_ms ~= '' then redis.call('HSET', key_session(session), 'ttl', ttl_ms) end
+  local files, bytes = files_of(session)
+  count_files(session, files + 1, bytes + size)
+  if not known[4] then mark_turns(session) end
+  publish(session, now, {}, known[5])
+end
+
+-- Where the contents of a session's files are that are in a byte store, and of those that are on their way to it. The value of
+-- such a file begins with its size, '@' and the place.
+local function places_of(session)
+  local places = {}
+  for _, name in ipairs(redis.call('HKEYS', key_media(session))) do
+    if not string.find(name, ':', 1, true) then
+      places[#places + 1] = string.match(redis.call('HGET', key_media(session), name), '^%d+@(%S+)')
+    end
+  end
+  return places
+end
