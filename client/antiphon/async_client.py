@@ -708,8 +708,8 @@ async def _forget_in(client: AsyncClient, session: SessionId, user: str, turns: 
     runtime, ref = RedisRuntime(client.connections.here), SessionRef(session)
     erased.without(await runtime.read(ref))
     while True:
-        if erased.files:  # first, so that a repetition after a crash finds the messages that name them
-            await drop_files(cell, session, *erased.files)
+        # First, so that a repetition after a crash finds the messages that name them.
+        await drop_files(cell, session, *await erased.files(cell, session))
         try:
             await runtime.edit(ref, Edit(becomes=erased.without))
         except UsageError:

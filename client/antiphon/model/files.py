@@ -6,12 +6,16 @@ from msgspec import Struct
 
 
 class FileEntry(Struct, omit_defaults=True):
-    """A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes."""
+    """A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes.
+
+    ``by`` is the user of the turn that stored it first, if it has one.
+    """
 
     id: str
     size: int
     media_type: str | None = None
     name: str | None = None
+    by: str | None = None
 
 
 class StoredFile(FileEntry, omit_defaults=True):

@@ -239,7 +239,7 @@ async def without_contents(cell: Cell, session: SessionRef, work: Work) -> Work:
     if not any(map(is_large, work.messages)):
         return work
     tenant = session.tenant if work.tenant is None else work.tenant
-    files = SessionFiles(cell, session.id, tenant=tenant, ttl_ms=session.ttl_ms)
+    files = SessionFiles(cell, session.id, tenant=tenant, ttl_ms=session.ttl_ms, user=work.user)
     return structs.replace(work, messages=await files.moved(work.messages))
 
 

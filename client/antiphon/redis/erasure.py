@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
 
+from antiphon.errors import TurnNotFound
 from antiphon.input.ids import SessionId, is_of_sub_agent
 from antiphon.model import Message
 from antiphon.model.budget import BUDGET_SCOPES
 from antiphon.model.promotions import Promotion, without
 from antiphon.redis.connections import Connections
 from antiphon.redis.files import stored_ids
+from antiphon.redis.turn_records import finished_steps, turn_info
 from antiphon.session.turn_info import TurnInfo
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import erase_turns
 from antiphon.wire.errors import asked
+from antiphon.wire.files import list_files
+from antiphon.wire.lists.inspection import turn_ids
 from antiphon.wire.placed import clear, is_placed, store_of
 from antiphon.wire.promotions import change_promotions
 
@@ -324,28 +329,45 @@ def part_of_user(saved: dict[str, Any], user: str) -> dict[str, Any]:
     turns = {one.get("turn_id") for one in saved["messages"] if one.get("by") == user}
     messages = [one for one in saved["messages"] if one.get("turn_id") in turns or one.get("by") == user]
     named = {*stored_ids(msgspec.convert(messages, list[Message]))}
-    files = [one for one in saved.get("media", []) if one["id"] in named]
+    files = [one for one in saved.get("media", []) if one["id"] in named or one.get("by") == user]
     found = {"session_id": saved["session_id"], "messages": messages, "users": [user]}
     return {**found, "media": files} if files else found
 
 
 class ErasedPart:
-    """What is erased of a user in a session that stays: turns, and the files that only messages of theirs name."""
+    """What is erased of a user in a session that stays: turns, and the files of theirs that nothing else names."""
 
     def __init__(self, user: str, turns: Iterable[str]) -> None:
         self._user = user
         self.turns = {*turns}
-        self.files = set[str]()
+        self._files = set[str]()
+        self._others = set[str]()
 
     def add(self, turn: TurnInfo) -> None:
-        """Note a turn that has ended: the one that it has steered, and the files of its input."""
+        """Note a turn of the user that has ended: the one that it has steered, and the files of its input."""
         self.turns |= {turn.steered_into or turn.turn_id}
-        self.files.update(stored_ids(turn.input))
+        self._files.update(stored_ids(turn.input))
 
     def without(self, messages: list[Message]) -> list[Message]:
         """Return the messages that stay."""
         self.turns.update(one.turn_id for one in messages if one.by == self._user and one.turn_id)
         kept = [one for one in messages if one.turn_id not in self.turns and one.by != self._user]
-        self.files.update(stored_ids(messages))
-        self.files.difference_update(stored_ids(kept))
+        self._files.update(stored_ids(messages))
+        self._others = {*stored_ids(kept)}
         return kept
+
+    async def files(self, cell: Cell, session: SessionId) -> set[str]:
+        """Return the files to remove: also those of tools in turns that have left no messages.
+
+        What turns of others name stays, as do turns that are still to run or may be retried. Raises ``StoreError``.
+        """
+        entries = await list_files(cell, session)
+        doomed = self._files | {one.id for one in entries if one.by == self._user}
+        doomed = {one.id for one in entries if one.id in doomed} - self._others
+        turns = (await turn_ids(cell, session))[0] if doomed else []
+        for turn in [one for one in turns if one not in self.turns]:
+            with suppress(TurnNotFound):
+                info = turn_info(await cell.turn(turn))
+                doomed.difference_update(stored_ids([*info.input, *info.messages]))
+                doomed.difference_update(stored_ids(await finished_steps(cell, session, turn)))
+        return doomed

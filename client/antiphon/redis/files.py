@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -24,12 +25,17 @@ MOST_INLINE = 16 * 1024
 TOO_OFTEN = "Name each file once, shorten the history with a window, or remove files from the session."
 WITH_FILES = {Image, File, Item, ToolResult}
 """The parts that may name stored files, or have contents that are to be stored."""
+OWN = "="
+_FORM = re.compile(rf"{STORED}({OWN}*)[0-9a-f]{{64}}")
 _PICTURES = ("png", "jpeg", "webp")
 P = TypeVar("P", bound=Part)
 
 
 class SessionFiles:
-    """The files of one session. With the ``fence`` of a running turn, files are added only while that is held."""
+    """The files of one session. With the ``fence`` of a running turn, files are added only while that is held.
+
+    ``user`` is the user of the turn for which files are added.
+    """
 
     def __init__(
         self,
@@ -39,18 +45,22 @@ class SessionFiles:
         tenant: str | None = None,
         ttl_ms: int | None = None,
         fence: str = "",
+        user: str | None = None,
     ) -> None:
         self._cell = cell
         self._session = session
         self._tenant = tenant
         self._ttl_ms = ttl_ms
         self._fence = fence
+        self._user = user
 
-    async def add(self, data: bytes, media_type: str | None, name: str | None = None) -> FileEntry:
+    async def add(
+        self, data: bytes, media_type: str | None, name: str | None = None, by: str | None = None
+    ) -> FileEntry:
         """Store a file. Raises as ``add_file`` does."""
         return await add_file(
             self._cell, self._session, data, media_type, name, tenant=self._tenant, ttl_ms=self._ttl_ms,
-            fence=self._fence,
+            fence=self._fence, by=by or self._user,
         )  # fmt: skip
 
     async def read(self, file_id: str) -> StoredFile | None:
@@ -73,7 +83,7 @@ class SessionFiles:
     async def put_back(self, files: Iterable[StoredFile]) -> None:
         """Store files that were saved with the session."""
         for one in files:
-            await self.add(one.data, one.media_type, one.name)
+            await self.add(one.data, one.media_type, one.name, one.by)
 
     async def moved(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with large contents stored, and named by their ids. Raises as ``add_file`` does."""
@@ -117,11 +127,9 @@ class SessionFiles:
             found = known[file_id]
             size += found.size if found is not None else 0
             check_size("session_file_bytes", size, "The files that the messages name, in bytes", TOO_OFTEN)
-        if not known:
-            return list(messages)
         return [
             msgspec.structs.replace(one, parts=[_filled(part, known) for part in one.parts])
-            if any(named_files(part) for part in one.parts)
+            if is_unfilled([one])
             else one
             for one in messages
         ]
@@ -158,6 +166,23 @@ def without_contents(item: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tu
 
     found = _mapped(item, replaced)
     return (found, contents) if contents else (item, contents)
+
+
+def marked(part: Part) -> Part:
+    """Return a part that a model service sent with texts marked that have the form of an id: they stay texts."""
+    if not isinstance(part, Item) or not is_unfilled([Message("assistant", [part])]):
+        return part
+    return msgspec.structs.replace(part, item=_mapped(part.item, _as_own))
+
+
+def _as_own(text: str) -> str:
+    return f"{STORED}{OWN}{text.removeprefix(STORED)}" if _FORM.fullmatch(text) else text
+
+
+def _id_in(text: str) -> str | None:
+    """Return the id of a stored file, if a text of an item is in the place of its content."""
+    found = _FORM.fullmatch(text)
+    return text.removeprefix(STORED) if found and not found[1] else None
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -203,8 +228,19 @@ def _within(part: Part) -> Sequence[object]:
 def named_files(part: Part) -> list[str]:
     """Return the ids of the stored files that a part names."""
     if isinstance(part, Item):
-        return [one.removeprefix(STORED) for one in _texts(part.item) if one.startswith(STORED)]
+        return [found for one in _texts(part.item) if (found := _id_in(one))]
     return [one.id for one in _within(part) if isinstance(one, Image | File) and one.id and not one.data]
+
+
+def is_unfilled(messages: Iterable[Message]) -> bool:
+    """Whether messages name stored files, or have texts that are marked as no ids."""
+    for message in messages:
+        for part in message.parts:  # most are text, and cost no call
+            if part.__class__ is Item and any(map(_FORM.fullmatch, _texts(cast("Item", part).item))):
+                return True
+            if part.__class__ in WITH_FILES and named_files(part):
+                return True
+    return False
 
 
 def _data(part: object) -> tuple[str | None, bytes] | None:
@@ -233,9 +269,10 @@ def _decoded(text: str) -> bytes | None:
 
 
 def _content(text: str, known: dict[str, StoredFile | None]) -> str | None:
-    if not text.startswith(STORED):
-        return text
-    found = known.get(text.removeprefix(STORED))
+    file_id = _id_in(text)
+    if file_id is None:
+        return text.replace(OWN, "", 1) if _FORM.fullmatch(text) else text
+    found = known.get(file_id)
     return None if found is None else b64encode(found.data).decode()
 
 

@@ -19,7 +19,7 @@ from antiphon.model.files import FileEntry, StoredFile
 from antiphon.redis.archived import archived_files, bring_back, whole_found
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import Edits, Found
-from antiphon.redis.files import SessionFiles, stored_ids
+from antiphon.redis.files import SessionFiles, is_unfilled
 from antiphon.redis.forks import fork_in_redis
 from antiphon.redis.listing import list_sessions, warn_if_unserved
 from antiphon.redis.sent_events import send_event
@@ -195,12 +195,14 @@ class RedisRuntime:
         known = {one.id for one in files}
         past = await self._archived_files(session, found)
         files += [
-            FileEntry(one.id, one.size, one.media_type, one.name) for one in past if one.id not in known
+            FileEntry(one.id, one.size, one.media_type, one.name, one.by)
+            for one in past
+            if one.id not in known
         ]
         return sorted(files, key=lambda one: one.id)
 
     async def load_files(self, session: SessionRef, messages: list[Message]) -> list[Message]:
-        if not stored_ids(messages):
+        if not is_unfilled(messages):
             return messages
         past = await self._archived_files(session, await self._found(session, *NO_MESSAGES))
         return await (await self._files(session)).filled(messages, past)

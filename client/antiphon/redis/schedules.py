@@ -323,7 +323,8 @@ async def _without_contents(cell: Cell, new: NewTurn) -> NewTurn:
     request = decode_request(new.request)
     if not any(map(is_large, request.messages)):
         return new
-    request.messages = await SessionFiles(cell, new.session_id, tenant=new.tenant).moved(request.messages)
+    files = SessionFiles(cell, new.session_id, tenant=new.tenant, user=new.user or None)
+    request.messages = await files.moved(request.messages)
     turn = encoded_turn(request)
     return msgspec.structs.replace(new, request=turn.request, input_bytes=turn.input_bytes)
 

@@ -36,7 +36,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 async def add_file(
     cell: Cell, session: SessionId, data: bytes, media_type: str | None = None, name: str | None = None, *,
-    tenant: str | None = None, ttl_ms: int | None = None, fence: str = "",
+    tenant: str | None = None, ttl_ms: int | None = None, fence: str = "", by: str | None = None,
 ) -> FileEntry:  # fmt: skip
     """Store a file in a session, which begins with it if it does not exist. One that it has is not sent again.
 
@@ -45,7 +45,7 @@ async def add_file(
     the session is closed, and ``StoreError``.
     """
     check_size("file_bytes", len(data), "The file in bytes", "Pass it by URL.")
-    entry = FileEntry(hashlib.sha256(data).hexdigest(), len(data), _short(media_type), _short(name))
+    entry = FileEntry(hashlib.sha256(data).hexdigest(), len(data), _short(media_type), _short(name), by)
     store = store_of(cell)
     new = NewFile(entry, data, tenant or "", given(ttl_ms), fence)
     for _ in range(TRIES):
@@ -144,7 +144,7 @@ async def read_file(cell: Cell, session: SessionId, file_id: str) -> StoredFile 
                 chunks.append(cell.seal.open_bytes(session, where, chunk) if sealed else chunk)
                 if len(chunks) == _count(entry.size):
                     data = b"".join(chunks)
-                    return StoredFile(entry.id, entry.size, entry.media_type, entry.name, data)
+                    return StoredFile(entry.id, entry.size, entry.media_type, entry.name, entry.by, data)
             case [b"PLACED", found, place]:
                 return await load_placed(cell, session, _entry(cell, session, found), text_of(place), found)
             case answer:

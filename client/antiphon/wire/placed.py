@@ -82,7 +82,7 @@ async def load_placed(
         data = cell.seal.open_bytes(session, f"{entry.id} whole", data)
     if hashlib.sha256(data).hexdigest() != entry.id:
         raise CorruptRecord("The content of a file in the byte store was changed.", session_id=session)
-    return StoredFile(entry.id, entry.size, entry.media_type, entry.name, data)
+    return StoredFile(entry.id, entry.size, entry.media_type, entry.name, entry.by, data)
 
 
 async def remove_placed(session: SessionId, places: Sequence[str]) -> None:

@@ -358,6 +358,7 @@ export interface FileEntry {
   size: number;
   media_type?: string | null;
   name?: string | null;
+  by?: string | null;
 }
 /** A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's. */
 export interface Submit {

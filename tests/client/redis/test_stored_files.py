@@ -16,11 +16,13 @@ from support.servers import RedisServer
 from antiphon import Agent, AsyncClient
 from antiphon.client import Submission
 from antiphon.encryption import KEYS_VARIABLE, new_key
-from antiphon.errors import KeyMissing, NotFound, SealBroken, TurnNotFound, WrongTenant
+from antiphon.errors import AgentError, KeyMissing, NotFound, SealBroken, TurnNotFound, WrongTenant
 from antiphon.input.request import KNOWN
 from antiphon.model import Image, Message, Text
 from antiphon.redis.files import stored_ids
 from antiphon.stores import SQLiteStore
+from antiphon.testing import script, tool_call
+from antiphon.tools import tool
 from antiphon.wire.files import CHUNK_BYTES
 from antiphon_worker import App, archive
 
@@ -229,3 +231,42 @@ async def test_an_archived_session_gives_its_files_back(redis_url, tmp_path, mon
             await say(client, "s")
             assert redis.hget("ant:session:s", "media") == f"1 {len(SECRET)}".encode()
             assert (await session.read_file(file)).data == SECRET
+
+
+async def test_forgetting_a_user_removes_the_files_of_tools_in_turns_that_left_no_messages(redis_url):
+    """And only those of theirs: what a turn of another user has stored stays, whoever stored it first."""
+    mine, both = os.urandom(50_000), os.urandom(50_000)
+    contents = [mine, both]
+
+    @tool
+    def draw() -> list[Image]:
+        """Draw."""
+        return [photo(one) for one in contents]
+
+    def fails(request):
+        raise ValueError("no more")
+
+    lines = script(tool_call("draw"), fails, tool_call("draw"), "Here it is.")
+    agent = Agent(provider=lines, model="any", name="a", tools=[draw])
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[agent])):
+        with pytest.raises(AgentError):
+            await (await client.submit("s", "Draw.", agent="a", user="bob")).result(30)
+        assert [one.by for one in await client.session("s").stored_files()] == ["bob", "bob"]
+        contents.remove(mine)
+        await (await client.submit("s", "Draw.", agent="a", user="ann")).result(30)
+        await client.forget(user="bob")
+        [left] = await client.session("s").stored_files()
+        assert (await client.session("s").read_file(left.id)).data == both
+
+
+async def test_forgetting_a_user_keeps_the_files_that_an_unfinished_turn_of_another_names(redis_url):
+    both, own = os.urandom(50_000), os.urandom(50_000)
+    async with AsyncClient(redis_url) as client:
+        async with running_worker(redis_url):
+            await say(client, "s", photo(both), photo(own), user="bob")
+        later = await client.submit("s", [photo(both)], agent=AGENT, user="ann", delay=3600)
+        await client.forget(user="bob")
+        [left] = await client.session("s").stored_files()
+        assert (await client.session("s").read_file(left.id)).data == both
+        assert await later.status() == "queued"
+        assert await client.session("s").delete()

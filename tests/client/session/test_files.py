@@ -254,6 +254,20 @@ def test_other_text_of_an_item_stays(runtime):
     assert stored(session) == []
 
 
+@pytest.mark.parametrize("end", ["nothing", ID, f"={ID}", f"=={ID}", ID[:-1]])
+def test_text_of_a_service_that_looks_like_an_id_stays_text(runtime, end):
+    """Also if the session stores such a file, and when the messages are loaded."""
+    said = Item("scripted", {"type": "search", "text": f"antiphon:file:{end}", "found": [{"n": 1}]})
+    runtime.use(lines := script([said, "Found."], "And here."))
+    session = runtime.agent().session("s")
+    if end == ID:
+        session.add_file(PHOTO, name="photo.png")
+    session.run("Search")
+    session.run("Again")
+    assert lines.requests[1].messages[1].parts[0] == said
+    assert session.load_files(session.messages)[1].parts[0] == said
+
+
 def test_an_answer_that_has_no_room_stays_in_its_message(runtime, monkeypatch):
     limits = type(LIMITS)(session_files=0)
     monkeypatch.setattr("antiphon.wire.files.LIMITS", limits)

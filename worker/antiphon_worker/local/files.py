@@ -121,14 +121,14 @@ def files_in(session: Session) -> list[StoredFile]:
         if kept.entry:
             entry = msgspec.json.decode(kept.entry, type=FileEntry)
             data = b"".join(chunk for _, chunk in sorted(kept.chunks.items()))
-            found.append(StoredFile(entry.id, entry.size, entry.media_type, entry.name, data))
+            found.append(StoredFile(entry.id, entry.size, entry.media_type, entry.name, entry.by, data))
     return found
 
 
 def put_files(session: Session, files: Sequence[StoredFile]) -> None:
     """Let a session have files as they were saved, besides those that it has."""
     for one in files:
-        entry = msgspec.json.encode(FileEntry(one.id, one.size, one.media_type, one.name))
+        entry = msgspec.json.encode(FileEntry(one.id, one.size, one.media_type, one.name, one.by))
         chunks = {at: bytes(chunk) for at, chunk in enumerate(chunks_of(one.data))}
         session.files[one.id] = KeptFile(one.size, chunks, entry)
     if session.files:

@@ -11,7 +11,7 @@ import msgspec
 
 from antiphon.errors import LimitReached
 from antiphon.model import Item, Message, ToolResult
-from antiphon.redis.files import WITH_FILES, SessionFiles, has_contents, named_files
+from antiphon.redis.files import SessionFiles, has_contents, is_unfilled, marked
 
 
 class TurnFiles:
@@ -34,11 +34,9 @@ class TurnFiles:
 
     async def filled(self, messages: list[Message]) -> list[Message]:
         """Return the messages as a model service receives them, with the contents of stored files."""
-        for message in messages:
-            for part in message.parts:  # most are text, and cost no call
-                if part.__class__ in WITH_FILES and named_files(part):
-                    return await self._patiently(lambda: self._files.filled(messages))
-        return messages
+        if not is_unfilled(messages):
+            return messages
+        return await self._patiently(lambda: self._files.filled(messages))
 
     async def kept(self, results: Sequence[ToolResult]) -> list[ToolResult]:
         """Return the results of tools with their large contents stored. One that has no room becomes an error."""
@@ -46,10 +44,10 @@ class TurnFiles:
 
     async def kept_answer(self, message: Message) -> Message:
         """Return the answer of a model with its large contents stored. It stays as it is if they have no room."""
-        large = False
-        for part in message.parts:  # most are text, and cost no call
-            large = large or (part.__class__ is Item and has_contents(part))
-        if large:
+        if all(part.__class__ is not Item for part in message.parts):
+            return message
+        message = msgspec.structs.replace(message, parts=[marked(part) for part in message.parts])
+        if any(map(has_contents, message.parts)):
             with suppress(LimitReached):
                 [message] = await self._patiently(lambda: self._files.moved([message]))
         return message

@@ -11,8 +11,8 @@ from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease
 
 
-def files_of(cell: Cell, lease: Lease) -> TurnFiles:
-    """Return the files of the session of a lease. They are added only while it is held."""
+def files_of(cell: Cell, lease: Lease, user: str | None) -> TurnFiles:
+    """Return the files of the session of a lease. They are added only while it is held, as those of the user."""
     return TurnFiles(
-        partial(SessionFiles, cell, lease.session_id, fence=lease.fence), partial(patiently, lease)
+        partial(SessionFiles, cell, lease.session_id, fence=lease.fence, user=user), partial(patiently, lease)
     )

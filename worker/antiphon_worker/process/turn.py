@@ -297,7 +297,7 @@ class TurnAttempt:
         part.messages, variables = request.messages, charge.variables(before, journal.entries)
         inp = loop_input(agent, part, tools, system, variables, rules, meter)
         inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
-        inp.files = files_of(self._cell, self._lease)
+        inp.files = files_of(self._cell, self._lease, request.user)
         if agent.fallback:
             inp.fallback = self._tries.fallback(agent, app)
         provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)
