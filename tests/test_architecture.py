@@ -36,7 +36,7 @@ CLIENT_ORDER = [
     "stores memory",
     "wire",
     "encryption bytestores",
-    "settings hooks",
+    "settings hooks mcp",
     "tools",
     "handoffs",
     "input",
@@ -52,7 +52,7 @@ WORKER_ORDER = [
     "supervisor rq webhooks scheduler eraser",
     "observing",
     "app",
-    "inline_agents archive memory",
+    "inline_agents archive memory mcp",
     "loop",
     "resilience",
     "providers",
@@ -97,16 +97,20 @@ OWNERS = {
         "antiphon_worker.memory.*",
     ],
     "numpy": ["antiphon.memory.faiss_store"],
+    "mcp": ["antiphon_worker.mcp.*"],
+    "mcp_types": ["antiphon_worker.mcp.*"],
+    "anyio": ["antiphon_worker.mcp.stdio"],
     "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents"],
     "anthropic": ["antiphon_worker.providers.anthropic.provider"],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
         for name in ("connection", "failures", "http1", "posting", "prepared", "transport")
-    ],
+    ]
+    + ["antiphon_worker.mcp.http", "antiphon_worker.mcp.servers"],
     "httptools": ["antiphon_worker.providers.http.http1"],
     "psycopg": ["antiphon.stores.postgres"],
     "psycopg_pool": ["antiphon.stores.postgres"],
-    "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
+    "pydantic": ["antiphon.input.schema", "antiphon.ext.*", "antiphon_worker.mcp.connection"],
     "pydantic_core": [
         "antiphon.ext.pydantic_ai",
         "antiphon.input.json_schema",

@@ -20,7 +20,8 @@ from antiphon.input.messages import MessageLike
 from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.parameters import check_params
 from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, WITH_HANDOFFS, AgentSpec
-from antiphon.input.values import SessionWord, is_a, lifetime, plain
+from antiphon.input.values import SessionWord, lifetime, plain
+from antiphon.mcp import MCP, beginning_of, checked_servers
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
 from antiphon.model.budget import Budget, checked_budgets
 from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
@@ -74,7 +75,8 @@ class Agent:
     ``revision`` for people; change it when the code of a tool changes. ``hooks`` are functions that run before and
     after turns, model calls, tools and steps (see ``antiphon.hooks``). ``rollout`` (``"auto_upgrade"``, ``"pinned"`` or
     an ``antiphon.model.Rollout``) says which revision the turns of a session take. ``handoffs`` are the agents to which
-    this one may pass a turn: Agents, names of agents of the workers' App, or ``antiphon.handoffs.Handoff``.
+    this one may pass a turn: Agents, names of agents of the workers' App, or ``antiphon.handoffs.Handoff``. ``mcp`` are
+    servers whose tools the model may call: ``antiphon.mcp.MCP``, or names of servers of the workers' App.
     ``budgets`` (of ``antiphon.model.Budget``) hold for all turns of an agent of a worker's App, or of this process.
     Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of
     services are not accepted: ``UsageError`` says where to set them.
@@ -108,27 +110,27 @@ class Agent:
         budgets: Iterable[Budget] = (),
         rollout: Takes | Rollout | None = None,
         handoffs: Iterable[Agent | str | Handoff] = (),
+        mcp: Iterable[MCP | str] = (),
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
         _check_provider(provider)
-        if not is_a(model, str) or not model:
-            raise UsageError(f"model= must be the name of a model, not {model!r}.")
+        _check_model(model)
         _check_redis(redis, prefix, runtime)
         self.provider, self.model, self.redis = provider, model, redis
         self.name, self.system = _text(name, "name"), _text(system, "system")
-        self.tools = _tools(tools)
-        self._prefix = prefix if prefix is None else prefix_of(prefix)
+        self.tools, self._prefix = _tools(tools), None if prefix is None else prefix_of(prefix)
         self.store, self.window, self.limits = _store(store), _window(window), checked_limits(limits)
-        self.max_steps = _most_steps(max_steps, self.limits)
-        self.retry, self.timeouts = checked_retry(retry), checked_timeouts(timeouts)
-        self.fallback, self.params = _fallbacks(fallback), _params(params)
+        self.max_steps, self.retry = _most_steps(max_steps, self.limits), checked_retry(retry)
+        self.fallback, self.timeouts = _fallbacks(fallback), checked_timeouts(timeouts)
         self.caller_tools = declared_tools(caller_tools, self.tools)
         self.memory, self.label, self._runtime = _memory(memory), checked_label(label), runtime
         self.hooks, self.budgets = hooks_of(hooks), checked_budgets(budgets)
         self.rollout, self.queue = checked_rollout(rollout), None if queue is None else check_queue(queue)
         self.handoffs = checked_handoffs(handoffs, self.name, [*self.tools, *self.caller_tools])
         names = [*(one.name for one in self.tools), *(one.tool for one in self.handoffs)]
+        self.mcp, self.params = checked_servers(mcp, names, self.caller_tools), _params(params)
+        names += map(beginning_of, self.mcp)
         self.approval = agent_rule(approval, approval_timeout, approval_at_limit, names)
 
     def __repr__(self) -> str:
@@ -271,6 +273,10 @@ class Agent:
                 "This agent has hooks=, functions that cannot be sent to a worker: pass the agent to the worker's "
                 "App(agents=…) and submit its name, or pass the hooks to App(hooks=…)."
             )
+        if self.mcp:
+            raise UsageError(
+                "An agent with mcp= cannot be sent: pass it to the worker's App(agents=…) and submit its name."
+            )
         if self.budgets:
             raise UsageError(
                 "An agent with budgets= cannot be sent: pass it to the worker's App(agents=…) and submit its name."
@@ -397,6 +403,11 @@ def _check_provider(provider: object) -> None:
             "provider= must be the name of a model service, such as 'openai', or an antiphon.testing.script, "
             f"not {provider!r}."
         )
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, str) or not model:
+        raise UsageError(f"model= must be the name of a model, not {model!r}.")
 
 
 def _store(store: Any) -> SessionStore | None:

@@ -17,6 +17,7 @@ from antiphon.tools.children import ChildTool
 if TYPE_CHECKING:
     from antiphon.hooks import Hook
     from antiphon.input.request import AgentSpec
+    from antiphon.mcp import MCP
     from antiphon.memory.declaration import Memory
     from antiphon.model.usage import Limits
     from antiphon.tools import Tool
@@ -42,6 +43,8 @@ class Described(Protocol):
     def label(self) -> str | None: ...
     @property
     def hooks(self) -> Sequence[Hook[Any]]: ...
+    @property
+    def mcp(self) -> Sequence[MCP | str]: ...
 
     def described(self) -> AgentSpec: ...
 
@@ -52,9 +55,11 @@ def revision_of(
     memory: Memory | None = None,
     limits: Limits | None = None,
     hooks: Sequence[Hook[Any]] = (),
+    servers: Sequence[MCP] = (),
 ) -> str:
     """Return the revision of an agent, where its App has this ``memory`` and these ``limits`` and ``hooks`` for all.
 
+    ``servers`` are those that the App declares for the agent. The tools that MCP servers list do not count.
     Functions count by their names: Python's code and addresses differ between processes and versions.
     """
     spec: dict[str, Any] = msgspec.to_builtins(agent.described())
@@ -66,6 +71,8 @@ def revision_of(
     whole["app_limits"] = None if limits is None else msgspec.to_builtins(limits.named())
     if named := [hook.name for hook in [*hooks, *agent.hooks]]:
         whole["hooks"] = named
+    if agent.mcp:
+        whole["mcp"] = [one if isinstance(one, str) else one.described() for one in servers or agent.mcp]
     return digest_of(whole)
 
 

@@ -9,7 +9,8 @@ from support.offenders import for_each
 
 # The modules that callers import from; of the last two what they meet.
 FRONTS = {
-    "antiphon": (), "antiphon.errors": (), "antiphon.hooks": (), "antiphon.memory": (), "antiphon.stores": (),
+    "antiphon": (), "antiphon.errors": (), "antiphon.hooks": (), "antiphon.mcp": (), "antiphon.memory": (),
+    "antiphon.stores": (),
     "antiphon.testing": (),
     "antiphon_worker": (), "antiphon.ext.openai_agents": (), "antiphon.ext.turns": ("ModelAnswer", "TurnFunction"),
     "antiphon.ext.langchain": (), "antiphon.ext.llama_index": (), "antiphon.ext.pydantic_ai": (),

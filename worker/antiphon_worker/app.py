@@ -22,6 +22,7 @@ from antiphon.handoffs import Handoff, tool_of
 from antiphon.hooks import Hook, hooks_of
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
+from antiphon.mcp import MCP, check_installed, check_no_shadow
 from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.budget import Budget
 from antiphon.model.resilience import checked_timeouts
@@ -82,7 +83,8 @@ class App:
     index finished turns in the archive's database, for ``Client.search``. ``titles`` names sessions after their first
     finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
     ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``,
-    ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own.
+    ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own. ``mcp`` are the
+    servers (``antiphon.mcp.MCP``) that agents may name; those that agents bring are included.
 
     The agents of ``Agent(handoffs=…)`` are included, like its tools; names in it may be those of other workers' agents.
 
@@ -116,13 +118,9 @@ class App:
         titles: TitleModel | TitleFunction | None = None,
         hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
         rollout: Takes | Rollout | None = None,
+        mcp: Iterable[MCP] = (),
     ) -> None:
-        if travelling is not None and not is_a(travelling, Allow):
-            raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
-        if store is not None and not is_a(store, SessionStore):
-            raise SettingsError(
-                f"store= must be a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
-            )
+        _check(travelling, store)
         self.timeouts = checked_timeouts(timeouts, SettingsError)
         self._store, self._memory = store, memory
         self._archive: Archive | None = None
@@ -142,13 +140,21 @@ class App:
         self.search, self.titles = search, checked_titles(titles)
         self._note_turns()
         self._begin_revisions(rollout)
+        self._begin_servers(mcp)
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
         self._add_agents([*_listed(agents, "agents")])
+        check_no_shadow(self._servers, self._tools, SettingsError)
         self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
         allow = travelling or (Allow() if self._agents or self._tools or self._providers else None)
         self._door = Door(self._agents, for_travellers, allow, self.only)
+
+    def _begin_servers(self, servers: Iterable[MCP]) -> None:
+        self._servers: dict[str, MCP] = {}
+        self._servers_of: dict[str, list[MCP]] = {}  # of these agents
+        for server in _listed(servers, "mcp"):
+            self._add_server(server)
 
     def _begin_revisions(self, rollout: Takes | Rollout | None) -> None:
         """Take what decides on the revisions of its agents, which are added next."""
@@ -183,7 +189,8 @@ class App:
         own_provider, handoffs = not isinstance(provider, str), getattr(agent, "handoffs", [])
         hooks: list[Hook[Any]] = getattr(agent, "hooks", [])
         budgets: list[Budget] = getattr(agent, "budgets", [])
-        stays = own_provider or callable(approval.rule) or hooks or budgets or handoffs
+        servers: list[MCP | str] = getattr(agent, "mcp", [])
+        stays = own_provider or callable(approval.rule) or hooks or budgets or handoffs or servers
         stays = stays or getattr(agent, "memory", None) is not None
         spec = agent.described() if stays else agent.spec()
         if not (known_as := spec.name):
@@ -204,6 +211,8 @@ class App:
         self._hooks_of[known_as] = [*self._hooks, *hooks]
         self._budgets[known_as] = budgets
         self._known_stops(agent.limits)
+        if servers:
+            self._servers_of[known_as] = [self._add_server(one) for one in servers]
         self.memories.add(agent, spec)
         self.revisions[known_as] = self._revision(agent, spec)
         rollout = self._rollouts[known_as] = getattr(agent, "rollout", None) or self._rollout
@@ -230,8 +239,27 @@ class App:
         if not hasattr(agent, "label"):  # it is no Agent, and knows how to be sent with a turn
             return Revision(digest_of(msgspec.to_builtins(spec)))
         return Revision(
-            revision_of(agent, memory=self._memory, limits=self._limits, hooks=self._hooks), agent.label
-        )
+            revision_of(
+                agent, memory=self._memory, limits=self._limits, hooks=self._hooks,
+                servers=self._servers_of.get(agent.name or "", ()),
+            ),
+            agent.label,
+        )  # fmt: skip
+
+    def _add_server(self, server: MCP | str) -> MCP:
+        """Add an MCP server, or find the one with this name."""
+        if isinstance(server, str):
+            if server not in self._servers:
+                raise SettingsError(f"The App has no MCP server {server!r}: add it to App(mcp=[…]).")
+            return self._servers[server]
+        if not is_a(server, MCP):
+            raise SettingsError(f"mcp= must be a list of MCP.http(…) and MCP.stdio(…), not of {server!r}.")
+        if self._servers.setdefault(server.name, server) is not server:
+            raise SettingsError(
+                f"Two MCP servers of the App have the name {server.name!r}: give each server a different name."
+            )
+        check_installed()
+        return server
 
     def _known_stops(self, limits: Limits | None) -> Limits | None:
         """Keep the functions of the stop conditions, and return the limits with their names."""
@@ -333,6 +361,14 @@ class App:
         []
         """
         return self._hooks_of.get(agent.name or "", self._hooks)
+
+    def servers(self, agent: AgentSpec) -> Sequence[MCP]:
+        """Return the MCP servers of an agent of the App; none for one that came with a turn.
+
+        >>> app.servers(app.agent("support"))
+        ()
+        """
+        return self._servers_of.get(agent.name or "", ()) if self._servers_of and self.has(agent) else ()
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
         """Return tools by name. Raises ``UnknownTool``.
@@ -504,7 +540,7 @@ class App:
         ]
 
     async def aclose(self) -> None:
-        """Close the connections to the model services, and the archive if it was opened from a URL.
+        """Close the connections to model services and MCP servers, and the archive if it was opened from a URL.
 
         >>> await app.aclose()
         """
@@ -514,11 +550,24 @@ class App:
         for provider in self._providers.values():
             await provider.aclose()
         await close_providers()
+        if self._servers:
+            from antiphon_worker.mcp.servers import close_servers
+
+            await close_servers()
 
 
 def _providers_of(agent: AgentSpec) -> list[str]:
     """The providers of an agent and of its fallbacks, each once."""
     return list(dict.fromkeys([agent.provider, *(model.provider for model in agent.fallback)]))
+
+
+def _check(travelling: object, store: object) -> None:
+    if travelling is not None and not is_a(travelling, Allow):
+        raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
+    if store is not None and not is_a(store, SessionStore):
+        raise SettingsError(
+            f"store= must be a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
+        )
 
 
 def _listed(things: Any, name: str) -> Iterable[Any]:

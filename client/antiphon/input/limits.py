@@ -60,6 +60,11 @@ class Limits:
     call_bytes: int = _limit(1024 * 1024, "one tool call of a model: its name, its id and its arguments")
     max_steps: int = _limit(1_000, "model calls of one turn")
     child_depth: int = _limit(3, "levels of sub-agents below a turn without a parent")
+    mcp_bytes: int = _limit(4 * 1024 * 1024, "one answer or message of an MCP server")
+    mcp_tools: int = _limit(256, "tools of one MCP server; the others are left out")
+    mcp_tool_bytes: int = _limit(
+        64 * 1024, "one tool of an MCP server: its name, description and schema; a larger one is left out"
+    )
     fallbacks: int = _limit(16, "models that an agent names as fallbacks")
     script_answers: int = _limit(1_000, "answers of a script that comes with a turn")
     script_delay: int = _limit(60, "seconds before each of its pieces")

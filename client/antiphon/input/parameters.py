@@ -194,7 +194,7 @@ _PLACES: dict[str, str] = {
     "session.variables, or submit(…, metadata=…), which tools read from their Context": "deps deps_type",
     "Agent(tools=[agent.as_tool()])": "allow_delegation managed_agents sub_agents team",
     "Agent(handoffs=[…])": "can_handoff_to handoff_description",
-    "a tool for each function of the server": "mcp mcp_config mcp_servers",
+    "Agent(mcp=[MCP.http(…)])": "mcp_config mcp_servers",
     "Agent(hooks=[…])": "guardrails hooks hook_providers middleware",
     "Agent(hooks=[…]) with a TurnStart": "before_agent_callback input_guardrails",
     "Agent(hooks=[…]) with a TurnEnd": "after_agent_callback",

@@ -42,6 +42,7 @@ from antiphon.input.values import (
     parse_cursor,
     plain,
 )
+from antiphon.mcp import MCP
 from antiphon.model import CallerTool, Message, Retry, Timeouts
 from antiphon.model.budget import Budget
 from antiphon.model.usage import Limits
@@ -73,6 +74,7 @@ class AgentLike(Protocol):
     caller_tools: list[CallerTool]
     hooks: list[Hook[Any]]
     handoffs: list[Handoff]
+    mcp: list[MCP | str]
 
     def spec(self) -> AgentSpec: ...
     def described(self) -> AgentSpec: ...

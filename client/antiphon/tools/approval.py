@@ -54,7 +54,10 @@ def tool_rule(tool: str, rule: object, seconds: float | timedelta | None, at_lim
 def agent_rule(
     rule: object, seconds: float | timedelta | None, at_limit: object, known: Sequence[str]
 ) -> ApprovalRule:
-    """Check the rule of an agent whose tools have these names. Raises ``UsageError``."""
+    """Check the rule of an agent whose tools have these names, or begin with one that ends with ``__``.
+
+    Raises ``UsageError``.
+    """
     found: Any = rule
     if isinstance(rule, str) or not (isinstance(rule, bool | Iterable) or callable(rule)):
         raise UsageError(
@@ -63,7 +66,7 @@ def agent_rule(
     if not isinstance(found, bool) and not callable(found):
         found = tuple(cast("Iterable[Any]", rule))
         for name in found:
-            if name not in known:
+            if name not in known and "".join(str(name).partition("__")[:2]) not in known:
                 raise UsageError(
                     f"approval= names {name!r}, but the agent's tools are: {', '.join(known) or 'none'}."
                 )

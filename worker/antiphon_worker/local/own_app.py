@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from antiphon.errors import UnknownAgent
+from antiphon.errors import UnknownAgent, UsageError
 from antiphon.hooks import Hook
 from antiphon.input.request import AgentSpec
+from antiphon.mcp import MCP, check_installed
 from antiphon.model import FallbackModel
 from antiphon.model.budget import Budget
 from antiphon.model.revisions import Revision
@@ -107,6 +108,19 @@ class OwnApp:
 
     def budgets(self, agent: AgentSpec) -> list[Budget]:
         return self._own.budgets if self._own else []
+
+    def servers(self, agent: AgentSpec) -> list[MCP]:
+        """Return the MCP servers of the agent in charge. Raises ``UsageError`` for one that is only a name."""
+        if self._own is None or not self._own.mcp:
+            return []
+        check_installed()
+        for one in self._own.mcp:
+            if isinstance(one, str):
+                raise UsageError(
+                    f"The agent names the MCP server {one!r}, which only an App on workers knows: pass MCP.http(…) or "
+                    "MCP.stdio(…) itself."
+                )
+        return cast("list[MCP]", self._own.mcp)
 
     def prices(self, file: str = "") -> Prices:
         return prices_in(os.environ.get("ANTIPHON_PRICES", ""))

@@ -43,8 +43,9 @@ from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
-from antiphon_worker.process.children import Children, Family
+from antiphon_worker.process.children import Family
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
+from antiphon_worker.process.elsewhere import offer_elsewhere
 from antiphon_worker.process.files import files_of
 from antiphon_worker.process.history import (
     asked_agent,
@@ -308,8 +309,7 @@ class TurnAttempt:
         history = loaded_history(self._cell, turn, agent)
         if charge.handed is not None or agent.handoffs:
             charge.prepare(inp, agent, history, app)
-        if app.children:
-            Children(self._runner.cells, app, attempt, journal).offer(inp)
+        await offer_elsewhere(inp, self._runner.cells, app, agent, attempt, journal)
         lease, offer = self._lease, self._runner.recalls.offer
         self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
         decisions = claimed_decisions(self._turn)

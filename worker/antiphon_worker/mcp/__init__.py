@@ -1,0 +1,1 @@
+"""Tools of MCP servers. Nothing here is imported before a turn needs it."""

@@ -1,0 +1,86 @@
+"""The credentials of one user for one server: resolved for each call, kept in memory, and removed from what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from antiphon.errors import ToolError, ToolRaised
+from antiphon.mcp import MCP, Requester
+from antiphon.tools.threads import Threads
+from antiphon_worker.loop.toolbox import is_stop
+
+log = logging.getLogger("antiphon.mcp")
+
+AUTH_SECONDS = 30.0
+MASK = "[credentials]"
+SHORTEST = 6
+REMEMBERED = 4
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_THREADS = Threads(limit=16)
+
+
+class Credentials:
+    """The headers that a connection sends for its user. Earlier ones are remembered, as a call may still use them."""
+
+    def __init__(self) -> None:
+        self.headers: Mapping[str, str] = {}
+        self._secrets: deque[str] = deque(maxlen=REMEMBERED)
+
+    def replace(self, headers: Mapping[str, str]) -> None:
+        """Send these headers from now on."""
+        self.headers = headers
+        for value in headers.values():
+            for secret in (value, value.rpartition(" ")[2]):
+                if len(secret) >= SHORTEST and secret not in self._secrets:
+                    self._secrets.append(secret)
+
+    def out_of(self, text: str) -> str:
+        """Return a text of the server without the credentials that it repeats."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, MASK)
+        return text
+
+
+async def headers_for(server: MCP, requester: Requester) -> Mapping[str, str]:
+    """Return the headers with the credentials of a user: what ``auth=`` returns now.
+
+    Raises ``ToolError``: that of the function, or one without any text of its own.
+    """
+    if server.auth is None:
+        return {}
+    try:
+        async with asyncio.timeout(AUTH_SECONDS):
+            found: Any = await _THREADS.ask(server.auth, requester)
+    except ToolError:
+        raise
+    except BaseException as exc:
+        if is_stop(exc):
+            raise
+        log.warning(
+            "auth= of the MCP server %s raised %s", server.name, type(exc).__name__,
+            extra={"action": "mcp_auth_failed", "server": server.name},
+        )  # fmt: skip
+        raise ToolRaised(
+            f"The credentials for {server.name} could not be resolved ({type(exc).__name__})."
+        ) from None
+    headers = {"Authorization": f"Bearer {found}"} if isinstance(found, str) else found or {}
+    if not isinstance(headers, Mapping) or not _sendable(cast("Mapping[Any, Any]", headers).items()):
+        log.error(
+            "auth= of the MCP server %s must return a token, a dictionary of headers or None, and returned %s",
+            server.name, type(found).__name__, extra={"action": "mcp_auth_failed", "server": server.name},
+        )  # fmt: skip
+        raise ToolRaised(f"The credentials for {server.name} could not be resolved.")
+    return cast("Mapping[str, str]", headers)
+
+
+def _sendable(headers: Iterable[tuple[Any, Any]]) -> bool:
+    return all(
+        isinstance(name, str) and isinstance(value, str) and _HEADER.fullmatch(name)
+        and value.isascii() and value.isprintable()
+        for name, value in headers
+    )  # fmt: skip

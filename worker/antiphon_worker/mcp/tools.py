@@ -1,0 +1,148 @@
+"""The tools of a server as tools of agents. What a server says of them is untrusted: unusable ones are left out."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from mcp_types import Tool as Listed
+
+from antiphon.errors import AgentError, ToolArgumentsInvalid, ToolRaised
+from antiphon.input.json_schema import misfits
+from antiphon.input.limits import check_size
+from antiphon.mcp import MCP, tool_name
+from antiphon.model import File, Image, Text
+from antiphon.tools import Context, Tool
+from antiphon_worker.mcp.credentials import Credentials
+
+log = logging.getLogger("antiphon.mcp")
+
+Arguments: TypeAlias = Mapping[str, Any]
+Run: TypeAlias = Callable[["RemoteTool", Arguments, Context], Coroutine[Any, Any, Any]]
+
+
+async def _unbound(arguments: Arguments, context: Context) -> Any:
+    raise ToolRaised("This tool runs only in a turn.")
+
+
+class RemoteTool(Tool[..., Any]):
+    """A tool of a server. ``remote`` is its name there."""
+
+    def __init__(self, server: MCP, remote: str, description: str, parameters: Arguments) -> None:
+        super().__init__(
+            _accepts_all, name=tool_name(server.name, remote), description=description, parameters=parameters,
+            timeout=server.timeout, at_most_once=server.once(remote),
+        )  # fmt: skip
+        self.function = cast("Any", _unbound)
+        self.server, self.remote = server, remote
+        self.approval = server.rule(remote)
+
+    def bind(self, arguments: Arguments, context: Context) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments as they are, and the context. Raises ``ToolArgumentsInvalid``."""
+        if reasons := misfits(arguments, self.parameters):
+            raise ToolArgumentsInvalid(f"The arguments do not match {self.name}: {'; '.join(reasons)}.")
+        return [arguments, context], {}
+
+    def bound(self, run: Run) -> RemoteTool:
+        """Return the tool as a turn calls it: with this function."""
+        found = copy.copy(self)
+
+        async def call(arguments: Arguments, context: Context) -> Any:
+            return await run(found, arguments, context)
+
+        found.function = cast("Any", call)
+        return found
+
+
+async def _accepts_all(**arguments: Any) -> Any:
+    """Accept any schema."""
+
+
+def usable_tools(server: MCP, listed: Sequence[Listed], credentials: Credentials) -> list[RemoteTool]:
+    """Return those tools of a list that agents may use, and that models can."""
+    found: dict[str, RemoteTool] = {}
+    for one in listed:
+        if not server.offers(one.name):
+            continue
+        try:
+            tool = _tool(server, one, credentials)
+        except (AgentError, ValueError, TypeError, RecursionError) as exc:
+            _left_out(server, type(exc).__name__)
+            continue
+        if tool.name in found:
+            _left_out(server, "its name appears twice")
+        else:
+            found[tool.name] = tool
+    return list(found.values())
+
+
+def _tool(server: MCP, listed: Listed, credentials: Credentials) -> RemoteTool:
+    schema = {"type": "object", **listed.input_schema}
+    description = credentials.out_of(listed.description or listed.title or "")
+    size = len(msgspec.json.encode([listed.name, description, schema]))
+    check_size("mcp_tool_bytes", size, "A tool of an MCP server in bytes")
+    return RemoteTool(server, listed.name, description, schema)
+
+
+def _left_out(server: MCP, reason: str) -> None:
+    log.warning(
+        "a tool of the MCP server %s is left out: %s", server.name, reason,
+        extra={"action": "mcp_tool_left_out", "server": server.name},
+    )  # fmt: skip
+
+
+def missing_tool(server: MCP, name: str, reason: str) -> Tool[..., Any]:
+    """Return a tool for a call that a turn still has, of a tool that its server does not list now."""
+
+    async def call(**arguments: Any) -> Any:
+        raise ToolRaised(reason)
+
+    found: Any = Tool(call, name=name, parameters={"type": "object"})
+    return found
+
+
+def content_of(result: CallToolResult, credentials: Credentials) -> str | list[Text | Image | File]:
+    """Return the content of a result for the model. Raises ``ToolRaised`` for an error result."""
+    parts = [_part(one) for one in result.content]
+    for part in parts:
+        if isinstance(part, Text):
+            part.text = credentials.out_of(part.text)
+    if result.is_error:
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        raise ToolRaised("\n".join(texts) or "The tool failed without a message.")
+    if not parts and result.structured_content is not None:
+        return credentials.out_of(msgspec.json.encode(result.structured_content).decode())
+    if all(isinstance(part, Text) for part in parts):
+        return "\n".join(cast("Text", part).text for part in parts)
+    return parts
+
+
+def _part(content: Any) -> Text | Image | File:
+    match content:
+        case TextContent(text=text):
+            return Text(text)
+        case ImageContent(data=data, mime_type=media_type):
+            return Image(data=data, media_type=media_type)
+        case AudioContent(data=data, mime_type=media_type):
+            return File(data=data, media_type=media_type)
+        case EmbeddedResource(resource=BlobResourceContents(blob=blob, mime_type=media_type, uri=uri)):
+            return File(data=blob, media_type=media_type, name=str(uri).rpartition("/")[2] or None)
+        case EmbeddedResource(resource=TextResourceContents(uri=uri, text=text)):
+            return Text(f"{uri}:\n{text}")
+        case ResourceLink(uri=uri, name=name):
+            return Text(f"{name}: {uri}")
+        case _:
+            return Text(f"[content of the type {getattr(content, 'type', 'unknown')!r}]")

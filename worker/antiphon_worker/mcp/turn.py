@@ -1,0 +1,85 @@
+"""The tools of MCP servers in one turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mcp_types import InputRequiredResult
+
+from antiphon.errors import InvalidTool, ToolError, ToolRaised
+from antiphon.mcp import MCP, Requester, check_no_shadow, server_of
+from antiphon.model import Message
+from antiphon.tools import Context
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.steps import JournalEntry, steps_of
+from antiphon_worker.mcp.connection import Connection
+from antiphon_worker.mcp.servers import server
+from antiphon_worker.mcp.tools import Arguments, RemoteTool, content_of, missing_tool
+
+UNAVAILABLE = "These services cannot be used at the moment, and their tools are not available: {names}."
+
+
+async def offer_tools(
+    inp: LoopInput, servers: Sequence[MCP], tenant: str | None, user: str | None, journal: Iterable[JournalEntry]
+) -> None:  # fmt: skip
+    """Add the tools of these servers to those that the model may call.
+
+    A server that cannot be used adds none, and the model is told. Calls that the journal has, and whose tools are
+    not listed now, get an error result. Raises ``InvalidTool`` if another tool has a name of a server.
+    """
+    names = {one.name for one in servers}
+    others = [one.name for one in (*inp.tools, *inp.caller_tools)]
+    check_no_shadow(names, others, InvalidTool)
+    users = [_User(one, Requester(tenant, user, one.name)) for one in servers]
+    found = await asyncio.gather(*(one.tools() for one in users))
+    tools = [tool for each in found for tool in each or ()]
+    known = {tool.name for tool in tools}
+    open_calls = {call.name for step in steps_of(journal) for call in step.open_calls} - known
+    lost = [
+        missing_tool(one.server, name, one.failure or f"{one.server.name} has no tool {name!r} any more.")
+        for one in users
+        for name in sorted(open_calls)
+        if server_of(name) == one.server.name
+    ]
+    inp.tools = [*inp.tools, *tools, *lost]
+    down = [one.server.name for one in users if one.failure]
+    if down:
+        inp.notes = [*inp.notes, Message.system(UNAVAILABLE.format(names=", ".join(down)))]
+
+
+class _User:
+    """A server as one user uses it in a turn."""
+
+    def __init__(self, declared: MCP, requester: Requester) -> None:
+        self.server, self._requester = declared, requester
+        self.failure = ""
+
+    async def tools(self) -> list[RemoteTool]:
+        """Return the tools of the server, or none if it cannot be used."""
+        try:
+            async with server(self.server).use(self._requester) as connection:
+                return [tool.bound(self._call) for tool in await connection.tools()]
+        except ToolError as exc:
+            self.failure = exc.message
+        except TimeoutError:
+            self.failure = (
+                f"{self.server.name} did not list its tools within {self.server.connect_timeout:g} s."
+            )
+        return []
+
+    async def _call(self, tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
+        async with server(self.server).use(self._requester) as connection:
+            return await _called(connection, tool, arguments, context)
+
+
+async def _called(connection: Connection, tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        fraction = min(max(progress / total, 0.0), 1.0) if total else None
+        context.progress(connection.credentials.out_of(message or ""), fraction)
+
+    result = await connection.call(tool.remote, arguments, told)
+    if isinstance(result, InputRequiredResult):
+        raise ToolRaised(f"The tool {tool.name} asks the user for input, which is not supported yet.")
+    return content_of(result, connection.credentials)

@@ -1,0 +1,23 @@
+"""Tools that run elsewhere: agents as tools, and the tools of MCP servers."""
+
+from __future__ import annotations
+
+from antiphon.input.request import AgentSpec
+from antiphon.redis.cells import Cells
+from antiphon_worker.app import App
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.process.budgets import Attempt
+from antiphon_worker.process.children import Children
+from antiphon_worker.process.journal import TurnJournal
+
+
+async def offer_elsewhere(
+    inp: LoopInput, cells: Cells, app: App, agent: AgentSpec, attempt: Attempt, journal: TurnJournal
+) -> None:
+    """Let the model call tools that run elsewhere, in an attempt at a turn. Does nothing for an App without any."""
+    if app.children:
+        Children(cells, app, attempt, journal).offer(inp)
+    if servers := app.servers(agent):
+        from antiphon_worker.mcp.turn import offer_tools
+
+        await offer_tools(inp, servers, attempt.turn.tenant or None, attempt.request.user, journal.entries)
