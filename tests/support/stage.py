@@ -228,17 +228,12 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         return "guarded"
 
     understudy = Agent(provider="stage", model="stage-1", name="understudy")
-    remembering: list[Agent] = []
-    providers: dict[str, Any] = {"stage": StageModel(stage)}
-    if "STAGE_MEMORY" in os.environ:
-        from chaos.rememberers import agents_with_memory, notetaker
-
-        remembering, providers["notetaker"] = agents_with_memory(stage.directory), notetaker()
+    more, providers = _of_chaos(stage)
     return App(
         agents=[  # two, so that a turn has to name one
             Agent(provider="stage", model="stage-1", name="stage", tools=[note, wait, guarded]),
             understudy,
-            *remembering,
+            *more,
         ],
         tools=[
             note,
@@ -252,10 +247,27 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
             understudy.as_tool(),
             *harmful_tools(stage.harms),
         ],
-        providers=providers,
+        providers={"stage": StageModel(stage), **providers},
         store=store,
         travelling=Allow(providers="any", parameters="any", system=True),
     )
+
+
+def _of_chaos(stage: Stage) -> tuple[list[Agent], dict[str, Any]]:
+    """The further agents that a chaos run asks for, and their models."""
+    agents: list[Agent] = []
+    providers: dict[str, Any] = {}
+    if "STAGE_MEMORY" in os.environ:
+        from chaos.rememberers import agents_with_memory, notetaker
+
+        agents += agents_with_memory(stage.directory)
+        providers["notetaker"] = notetaker()
+    if label := os.environ.get("STAGE_ERRANDS"):
+        from chaos.errands import errand_agents, errand_model
+
+        agents += errand_agents(stage, label)
+        providers["errands"] = errand_model(stage)
+    return agents, providers
 
 
 async def _interrupted() -> None:

@@ -3,11 +3,24 @@
 import pytest
 from chaos.__main__ import run
 from chaos.driver import Chaos
+from chaos.errands import LABELS, Errands, Order
 from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
 from support.servers import clock_library
+from support.stage import Stage
 
-from antiphon.events import TurnRetrying, TurnStarted
+from antiphon.client import AsyncClient
+from antiphon.events import (
+    AgentChanged,
+    EventReceived,
+    StepRecorded,
+    ToolCallEvent,
+    TurnResumed,
+    TurnRetrying,
+    TurnSleeping,
+    TurnStarted,
+)
+from antiphon.model import Wait
 
 
 def test_a_seed_names_its_faults():
@@ -52,15 +65,55 @@ def test_when_a_worker_began_is_read_from_its_log():
     assert began[1] % 1000 == 67
 
 
+LABELLED = [ToolCallEvent(name="errand", arguments=f'{{"by":"{label}"}}') for label in LABELS]
+ASLEEP = TurnSleeping(at=1000, waits=[Wait("c", "sleep", seconds=2.0)])
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([StepRecorded(call_id="c", name="pack")] * 2, "has this 2 times: ('c', 'pack')"),
+        ([EventReceived(wait_id="event paid:o")] * 2, "has this 2 times: event paid:o"),
+        ([ASLEEP, ASLEEP], "falls asleep twice"),
+        ([ASLEEP, TurnResumed(at=3000), TurnResumed(at=3000)], "wakes up twice"),
+        ([ASLEEP, TurnResumed(at=2999)], "wakes up early"),
+        (LABELLED[:2], "goes on with label-2 after label-1"),
+        ([ASLEEP, TurnResumed(at=3000), LABELLED[0], AgentChanged(), LABELLED[1]], ""),
+    ],
+)
+def test_what_an_errand_may_not_show_is_noticed(tmp_path, events, says):
+    errands = Errands(AsyncClient("redis://127.0.0.1:1"), Stage(tmp_path), 1)
+    errands.check_events(Order("o", "e1"), events)
+    assert [says in one for one in errands.trouble] == ([True] if says else [])
+
+
+def test_steps_that_run_again_and_calls_beyond_the_budget_are_noticed(tmp_path):
+    stage = Stage(tmp_path)
+    errands = Errands(AsyncClient("redis://127.0.0.1:1"), stage, 1)
+    errands.limits = [(0.0, 50)]
+    for value in "aab":
+        stage.note("saw", turn="t", step="pack", value=value)
+    for tokens in (49, 40, 1):
+        stage.note("step", turn="t", step="charge")
+        stage.note("billed", order="o", tokens=tokens)
+    errands.check_notes()
+    assert errands.trouble == [
+        "turn t: pack had several results: ['a', 'b']",
+        "turn t charged 3 times",
+        "o: 89 tokens were billed, and the budget was 50",
+    ]
+
+
 @pytest.mark.short
 @pytest.mark.timeout(180)
 async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path):
     seconds = 20 if server_kind == "valkey" else 10
-    with Chaos(5, seconds, tmp_path, server=server_kind, memory=True) as chaos:
+    with Chaos(5, seconds, tmp_path, server=server_kind, memory=True, errands=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
     assert report.accepted > 20
+    assert report.errands["steps"] > 0
 
 
 @pytest.mark.timeout(180)

@@ -34,6 +34,7 @@ def main() -> int:
         chaos = Chaos(
             options.seed, options.seconds, folder, server=options.server, clock=options.clock, webhook=True,
             archive=not options.clock, memory=not options.clock,
+            errands=not options.clock,
         )  # fmt: skip
         if options.plan:
             print("\n".join(map(str, chaos.plan)))

@@ -56,6 +56,7 @@ class Report:
     events_doubled: int = 0
     leaked_keys: int = 0
     leaked_places: int = 0
+    errands: dict[str, int] = field(default_factory=dict)
     recovery_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -74,6 +75,8 @@ class Report:
         lines = [f"{name:26}{value:>8}" for name, value in rows]
         lines.append(f"{'faults':26}{sum(self.faults.values()):>8}")
         lines += [f"  {kind:24}{times:>8}" for kind, times in sorted(self.faults.items())]
+        if self.errands:
+            lines.append("errands: " + ", ".join(f"{count} {what}" for what, count in self.errands.items()))
         for what, times in self.recovery_seconds.items():
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value:.2f} s" for name, value in times.items() if name != "count"
@@ -98,6 +101,10 @@ async def check(chaos: Chaos) -> Report:
             _check_reader(one, logs[one.session], report)
             _check_stopped(one, logs[one.session], (await client.snapshot(one.session)).messages, report)
         await _check_memory(chaos, client, report)
+        if chaos.errands:
+            await chaos.errands.check(client)
+            report.errands = dict(chaos.errands.counts)
+            report.wrong += chaos.errands.trouble
     _check_tools(chaos, report)
     _check_decisions(chaos, report)
     _check_webhook(chaos, logs, report)

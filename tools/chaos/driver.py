@@ -22,6 +22,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
 from antiphon.stores import SQLiteStore
+from chaos.errands import LABELS, Errands
 from chaos.load import Conversation, People
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
@@ -61,11 +62,12 @@ class Chaos:
         webhook: bool = False,
         archive: bool = False,
         memory: bool = False,
+        errands: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
         self.clock = clock
-        self.plan = make_plan(seed, seconds, clock=clock, archive=archive, memory=memory)
+        self.plan = make_plan(seed, seconds, clock=clock, archive=archive, memory=memory, errands=errands)
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
         self.conversations: list[Conversation] = []
@@ -82,6 +84,9 @@ class Chaos:
         self.sleepers: Sleepers | None = None
         self.with_memory = memory
         self.rememberers: Rememberers | None = None
+        self.with_errands = errands
+        self.errands: Errands | None = None
+        self._labels: dict[int, str] = {}  # the revision of each host, by its process
 
     def __enter__(self) -> Self:
         self.server = self._stack.enter_context(
@@ -111,19 +116,24 @@ class Chaos:
             readers = [asyncio.create_task(one.read_along()) for one in self.conversations]
             talkers = [asyncio.create_task(one.talk(self._is_over)) for one in self.conversations]
             self.people = People(client, self.seed)
-            deciding = asyncio.create_task(self.people.decide_all())
+            operators = [asyncio.create_task(self.people.decide_all())]
             if self.archive:
                 self.sleepers = Sleepers(client, self.archive, self.seed)
                 talkers.append(asyncio.create_task(self.sleepers.sleep_and_wake(self._is_over)))
             if self.with_memory:
                 self.rememberers = Rememberers(client, self.stage.directory, self.seed)
                 talkers.append(asyncio.create_task(self.rememberers.remember(self._is_over)))
+            if self.with_errands:
+                self.errands = Errands(client, self.stage, self.seed)
+                talkers.append(asyncio.create_task(self.errands.run(self._is_over)))
+                operators.append(asyncio.create_task(self.errands.operate()))
             for fault in self.plan:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
             await self._settle(talkers)
-            deciding.cancel()
-            await asyncio.gather(deciding, return_exceptions=True)
+            for operator in operators:
+                operator.cancel()
+            await asyncio.gather(*operators, return_exceptions=True)
             self.free_places = await self._count_free_places()
             for reader in readers:
                 reader.cancel()
@@ -138,9 +148,10 @@ class Chaos:
 
     def _start_host(self, before: Supervised | None = None) -> Supervised:
         """Start a host, in the place of the one that was there ``before``."""
-        return self._ensemble.supervisor(
+        label = self._next_label(before)
+        host = self._ensemble.supervisor(
             release=self._release(before),
-            env={"STAGE_MEMORY": "1"} if self.with_memory else None,
+            env=({"STAGE_MEMORY": "1"} if self.with_memory else {}) | {"STAGE_ERRANDS": label},
             processes=PROCESSES,
             lease=LEASE_SECONDS,
             drain=1,
@@ -148,6 +159,17 @@ class Chaos:
             isolated_turns=PLACES,
             **({"archive": f"sqlite:///{self.archive.path}"} if self.archive else {}),
         )
+        self._labels[host.process.pid] = label
+        return host
+
+    def _next_label(self, before: Supervised | None) -> str:
+        """The revision of a host: the one after that of the host whose place it takes; '' without errands."""
+        number = (
+            0
+            if before is None or not self.with_errands
+            else 1 + LABELS.index(self._labels[before.process.pid])
+        )
+        return LABELS[number % len(LABELS)] if self.with_errands else ""
 
     def _release(self, before: Supervised | None) -> Release:
         return THIS

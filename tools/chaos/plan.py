@@ -27,6 +27,8 @@ ARCHIVE_FAULTS: dict[str, int] = {"lose all workers": 2}
 
 MEMORY_FAULTS: dict[str, int] = {"lose the store": 3}
 """What comes to them where there is a memory: its store cannot be written."""
+ERRAND_FAULTS: dict[str, int] = {"restart host": 6}
+"""What takes its place where there are errands: hosts come back with the next revision of the agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,14 @@ def make_plan(
     clock: bool = False,
     archive: bool = False,
     memory: bool = False,
+    errands: bool = False,
 ) -> list[Fault]:
     """The faults of a run, ``pace`` seconds apart on average. With ``clock`` the server's clock jumps as well, and with
     ``archive`` all workers are away for longer than some sessions live. With ``memory`` its store is away.
     """
     chance, plan, at = random.Random(seed), [], 1.0
     faults = FAULTS | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
-    faults |= MEMORY_FAULTS if memory else {}
+    faults |= (MEMORY_FAULTS if memory else {}) | (ERRAND_FAULTS if errands else {})
     while at < seconds:
         kind = chance.choices(list(faults), list(faults.values()))[0]
         lasting = chance.choice((0.2, 0.5, 3.0)) * chance.uniform(0.8, 1.2)

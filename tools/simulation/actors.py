@@ -67,7 +67,16 @@ PEOPLE = {"client": 8, "w1": 18, "w2": 12, "people": 40, "time": 4}
 STALLED = {"client": 8, "w1": 18, "w2": 12, "people": 10, "time": 12, "reaper": 10}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
 UPLOADS = {"client": 10, "w1": 10, "uploads": 20, "life": 6, "editor": 6, "time": 4}
-PAYING = {"tenants": 12, "w1": 26, "payers": 26, "budgets": 6, "time": 6, "supervisor": 8, "reaper": 4}
+PAYING = {
+    "tenants": 12,
+    "w1": 26,
+    "payers": 26,
+    "budgets": 6,
+    "time": 6,
+    "supervisor": 8,
+    "reaper": 4,
+    "life": 2,
+}
 STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1}
 RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8}
 EDITED = {"client": 6, "w1": 14, "editor": 30, "time": 3}

@@ -99,6 +99,7 @@ class Model(Transitions):
         """Of a life that is over, the seq alone stays."""
         session = super()._begun(session_id)
         if session_id not in self.sessions and (past := self.past.get(session_id)) is not None:
+            self.spent.pop(f"session::{session_id}", None)
             if "created" in past:
                 self._leave_gap(session_id, past.number("seq"))
                 self.past[session_id].put(earlier=1)
@@ -114,8 +115,11 @@ class Model(Transitions):
 
     def end_life(self, session: Session) -> None:
         """Nobody has used it for its `ttl`: Redis drops all but its hash."""
+        ledger = self.spent.get(name := f"session::{session.id}")
         self.past[session.id] = session.record
         self.drop_session(session)
+        if ledger is not None:  # it lasts as long as the hash
+            self.spent[name] = ledger
 
     def delete(self, session_id: str, tenant: str) -> Answer:
         session, past = self.sessions.get(session_id), self.past.get(session_id, Record())
@@ -128,6 +132,8 @@ class Model(Transitions):
                 self._withdraw(turn, "The session was deleted.", self.now, 10_000)
             past = session.record
             self.drop_session(session)
+        for per in ("", "day", "month"):
+            self.spent.pop(f"session:{per}:{session_id}", None)
         self.quarantined.discard(session_id)
         existed = "created" in past
         if existed:
@@ -137,6 +143,7 @@ class Model(Transitions):
     def erase(self, turn: Turn) -> None:
         """Nothing stays of a turn but that it was there."""
         turn.erase(self.now)
+        self.spent.pop(f"turn:{turn.id}", None)
         self.rq[turn.id] = None
         self.damaged.discard(turn.id)
         self.doomed.discard(turn.id)
