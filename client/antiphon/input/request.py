@@ -16,6 +16,7 @@ from antiphon.input.limits import check_depth, check_plain, check_size
 from antiphon.input.parameters import check_secrets
 from antiphon.input.values import WhileSuspended, is_a
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Retry, Timeouts, ToolCall
+from antiphon.model.budget import Budget
 from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
@@ -166,13 +167,26 @@ class OutputSpec(Struct, omit_defaults=True):
     wrapped: bool = False
 
 
+class PayingTurn(Struct, omit_defaults=True):
+    """A turn above a child, whose budgets pay for the child too. ``budgets`` are those that its App declares."""
+
+    session_id: str
+    turn_id: str
+    agent: str = ""
+    budgets: tuple[Budget, ...] = ()
+
+
 class ParentTurn(Struct, omit_defaults=True):
-    """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 for a child of another turn."""
+    """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 for a child of another turn.
+
+    ``paying`` are this turn and those above it.
+    """
 
     session_id: str
     turn_id: str
     run: int = 1
     depth: int = 1
+    paying: tuple[PayingTurn, ...] = ()
 
 
 class TurnRequest(Struct, omit_defaults=True):

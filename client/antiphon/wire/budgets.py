@@ -21,11 +21,16 @@ WOKEN_AT_ONCE = 500
 
 
 class Payer(NamedTuple):
-    """A scope that pays for a turn: its kind, its name, and the budgets that the App declares for it."""
+    """A scope that pays for a turn: its kind, its name, and the budgets that the App declares for it.
+
+    ``turn_id`` and ``session_id`` are those of a turn above a child, where that has the ledgers of turn and session.
+    """
 
     scope: str
     name: str
     own: tuple[Budget, ...] = ()
+    turn_id: str = ""
+    session_id: str = ""
 
 
 class Call(NamedTuple):
@@ -54,7 +59,7 @@ class Busy(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """A budget is used up. ``ms`` is the time until its next day or month begins, or 0."""
+    """A budget of the scope ``name`` is used up. ``ms`` is the time until its next day or month begins, or 0."""
 
     action: str
     scope: str
@@ -63,6 +68,7 @@ class Reached(NamedTuple):
     limit: float
     used: float
     ms: int
+    name: str
 
 
 class Unpriced(NamedTuple):
@@ -86,8 +92,11 @@ async def reserve(
     flat = [
         value
         for payer, part in payers
-        for value in (payer.scope, payer.name, part, msgspec.json.encode(payer.own) if payer.own else b"")
-    ]
+        for value in (
+            payer.scope, payer.name, part, msgspec.json.encode(payer.own) if payer.own else b"",
+            payer.turn_id, payer.session_id,
+        )
+    ]  # fmt: skip
     answer = await cell.run(
         "budgets/reserve", call.turn_id, call.session_id, call.fence, call.number,
         "" if call.cost is None else call.cost, call.tokens, call.lasts_ms, "1" if switched else "", *flat,
@@ -99,8 +108,10 @@ async def reserve(
             return Busy()
         case [b"REACHED", *found]:
             with readable("The answer of the script 'budgets/reserve'"):
-                action, scope, per, unit, limit, used, ms = map(text_of, found)
-                return Reached(action, scope, per, unit, _shown(unit, limit), _shown(unit, used), int(ms))
+                action, scope, per, unit, limit, used, ms, name = map(text_of, found)
+                return Reached(
+                    action, scope, per, unit, _shown(unit, limit), _shown(unit, used), int(ms), name
+                )
         case [b"UNPRICED"]:
             return Unpriced()
         case [b"SUPERSEDED"]:

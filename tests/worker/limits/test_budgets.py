@@ -252,7 +252,7 @@ async def test_what_a_dead_worker_holds_is_estimated_when_the_turn_is_tried_agai
         claimed = await cell.take_one()
         await cell.run(
             "budgets/reserve", turn.id, "s", claimed.fence, 1, 500_000_000, 510, 60_000, "", "agent", "a", "all",
-            b'[{"cost":2,"per":"day"}]',
+            b'[{"cost":2,"per":"day"}]', "", "",
         )  # fmt: skip
         await cell.reap(holder="w1")
         async with running_worker(redis_url, app):

@@ -23,6 +23,7 @@ class Asked(NamedTuple):
 
     ledger: Record
     scope: str
+    name: str
     budget: Budget
     ends: int | None
 
@@ -43,11 +44,12 @@ class LedgerTransitions(Moves):
         now, held_as, repeated = self.clock(), f"{fence} {number} ", False
         opened: dict[str, tuple[Record, int]] = {}
         asked: list[Asked] = []
-        for scope, payer, part, own in _fours(scopes):
+        for scope, payer, part, own, whose, place in _sixes(scopes):
             for budget in self._budgets_of(scope, payer, own):
                 if part not in ("all", "inner" if budget.per in ("turn", "session") else "outer"):
                     continue
-                name, begun = _ledger(turn, session, scope, payer, budget), _begun(budget.per, now)
+                name = _ledger(whose or turn, place or session, scope, payer, budget)
+                begun = _begun(budget.per, now)
                 if name not in opened:
                     ledger = self._ledger(name, begun)
                     opened[name] = ledger, begun
@@ -57,7 +59,7 @@ class LedgerTransitions(Moves):
                     repeated = repeated or call.startswith(held_as)
                     if call and not call.startswith(held_as):
                         _settle(ledger, turn)
-                asked.append(Asked(opened[name][0], scope, budget, window_end(budget.per, begun)))
+                asked.append(Asked(opened[name][0], scope, payer, budget, window_end(budget.per, begun)))
         names = [name.encode() for name in opened]
         wanted = {"cost": int(cost or 0), "tokens": tokens}
         if not repeated:
@@ -150,7 +152,7 @@ def _refusal(
     if worst is not None:
         unit, ms = worst.budget.unit, worst.ends - now if worst.ends else 0
         numbers = worst.most, worst.ledger.number(unit), ms
-        words = worst.budget.reached, worst.scope, worst.budget.per, unit, *map(str, numbers)
+        words = worst.budget.reached, worst.scope, worst.budget.per, unit, *map(str, numbers), worst.name
         return [b"REACHED", *(word.encode() for word in words)], None
     return None if busy is None else [b"BUSY"], busy
 
@@ -191,5 +193,5 @@ def _fence(call: str) -> int:
     return int(call.partition("-")[0])
 
 
-def _fours(values: tuple[Any, ...]) -> Iterator[tuple[str, str, str, bytes]]:
-    return zip(*[iter(values)] * 4, strict=True)  # type: ignore[return-value]
+def _sixes(values: tuple[Any, ...]) -> Iterator[tuple[str, str, str, bytes, str, str]]:
+    return zip(*[iter(values)] * 6, strict=True)  # type: ignore[return-value]

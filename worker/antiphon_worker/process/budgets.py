@@ -33,10 +33,9 @@ from antiphon.errors import (
 )
 from antiphon.events import BudgetReachedEvent
 from antiphon.ext.turns import TurnFunction
-from antiphon.input.request import AgentSpec, TurnRequest
+from antiphon.input.request import AgentSpec, PayingTurn, TurnRequest
 from antiphon.model.budget import BUDGET_SCOPES, NANO, Budget
 from antiphon.model.usage import Usage
-from antiphon.redis.budgets import home_of
 from antiphon.redis.cells import Cells
 from antiphon.wire.budgets import (
     Busy,
@@ -50,7 +49,6 @@ from antiphon.wire.budgets import (
     note_waiting,
     reserve,
     scopes_with_budgets,
-    user_of,
 )
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
@@ -59,6 +57,7 @@ from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, answered
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
+from antiphon_worker.process.payers import ledgers_by_cell, payers_of, paying_turns
 from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult
 
 MOST_OUTPUT = 16_384
@@ -130,9 +129,11 @@ class Budgets:
         """
         if self._stored is None:
             await patiently(attempt.lease, self.look)
-        if not self._stored and not own:
+        request, stored = attempt.request, self._stored or frozenset()
+        attempt.paying = paying_turns(attempt.turn, request, agent, own)
+        if not stored and not any(one.budgets for one in attempt.paying):
             return provider
-        payers = self._payers(agent, own, attempt)
+        payers = payers_of(attempt.turn, request, attempt.paying, stored)
         if not payers or isinstance(provider, TurnFunction):
             return provider
         purse = Purse(self._cells, payers, attempt)
@@ -140,26 +141,12 @@ class Budgets:
             inp.fallback = inp.fallback.through(lambda one: PaidProvider(one, purse, switched=True))
         return PaidProvider(provider, purse)
 
-    def _payers(self, agent: AgentSpec, own: Sequence[Budget] | None, attempt: Attempt) -> list[Payer]:
-        turn, stored = attempt.turn, self._stored or frozenset()
-        user = attempt.request.user
-        names = {
-            "session": turn.session_id,
-            "tenant": turn.tenant,
-            "user": user_of(turn.tenant, user) if user else "",
-            "agent": "" if own is None else agent.name or "",
-        }
-        return [
-            Payer(scope, name, tuple(own or ()) if scope == "agent" else ())
-            for scope, name in names.items()
-            if name and (scope in stored or (own and scope == "agent"))
-        ]
-
 
 class Attempt(msgspec.Struct):
     """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take.
 
-    ``numbers`` are those of its model calls, whichever agent makes them.
+    ``numbers`` are those of its model calls, whichever agent makes them. ``paying`` are the turns whose budgets pay for
+    it: those above it, and last itself with the agent in charge.
     """
 
     cell: Cell
@@ -170,6 +157,7 @@ class Attempt(msgspec.Struct):
     prices: Prices
     seconds: float
     numbers: Iterator[int] = msgspec.field(default_factory=lambda: count(1))
+    paying: tuple[PayingTurn, ...] = ()
 
 
 class Hold(msgspec.Struct):
@@ -180,26 +168,24 @@ class Hold(msgspec.Struct):
 
 
 class Purse:
-    """The budgets that one attempt at a turn draws on. The place of a parent's turn is among ``payers``: its children
-    will name it."""
+    """The budgets that one attempt at a turn draws on."""
 
     def __init__(self, cells: Cells, payers: Sequence[Payer], attempt: Attempt) -> None:
         self._attempt = attempt
-        self._parts = _by_cell(cells, attempt.cell, payers)
-        self._names = {payer.scope: payer.name for payer in payers}
+        self._parts = ledgers_by_cell(cells, attempt.cell, payers)
         self._told: set[tuple[str, str, str]] = set()
 
     async def hold(self, request: ModelRequest, *, switched: bool) -> Hold:
         """Hold what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``."""
-        call, pauses, noted = self._call(request), iter(PAUSES), ""
+        call, pauses, noted = self._call(request), iter(PAUSES), ("", "")
         while True:
             answer = await self._reserve(call, switched)
             match answer:
                 case Hold():
                     return answer
-                case Reached(action="suspend") if answer.scope != noted:
-                    await self._note(call, answer.scope)
-                    noted = answer.scope
+                case Reached(action="suspend") if (answer.scope, answer.name) != noted:
+                    await self._note(call, answer)
+                    noted = answer.scope, answer.name
                 case Reached():
                     raise self._reached(answer)
                 case Outdated():
@@ -222,10 +208,12 @@ class Purse:
             )  # fmt: skip
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
-    async def _note(self, call: Call, scope: str) -> None:
+    async def _note(self, call: Call, found: Reached) -> None:
         """Note that the turn will wait for a change of a scope's budgets. One before that needs no note: ask again."""
-        cell, name = self._attempt.cell, self._names[scope]
-        if not await patiently(self._attempt.lease, lambda: note_waiting(cell, call, scope, name)):
+        cell = self._attempt.cell
+        if not await patiently(
+            self._attempt.lease, lambda: note_waiting(cell, call, found.scope, found.name)
+        ):
             raise self._superseded()
 
     def _superseded(self) -> StopSignal:
@@ -379,17 +367,6 @@ def _with_an_end(request: ModelRequest) -> ModelRequest:
         tokens = cast("dict[str, Any]", thinking).get("budget_tokens")
     more: int = tokens if type(tokens) is int else 0
     return msgspec.structs.replace(request, params=params | {"max_tokens": MOST_OUTPUT + more})
-
-
-def _by_cell(cells: Cells, here: Cell, payers: Sequence[Payer]) -> list[tuple[Cell, list[tuple[Payer, str]]]]:
-    """Return which cell has which ledgers of the payers, in an order that is the same for all turns."""
-    found: dict[str, tuple[Cell, list[tuple[Payer, str]]]] = {}
-    for payer in payers:
-        home = here if payer.scope == "session" else home_of(cells, payer.scope, payer.name)
-        parts = [(here, "all")] if home.name == here.name else [(here, "inner"), (home, "outer")]
-        for cell, part in parts:
-            found.setdefault(cell.name, (cell, []))[1].append((payer, part))
-    return [found[name] for name in sorted(found)]
 
 
 def _most_cost(price: Price, tokens_in: int, tokens_out: int) -> float:

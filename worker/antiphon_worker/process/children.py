@@ -57,10 +57,11 @@ class Children:
 
     def __init__(self, cells: Cells, app: App, attempt: Attempt, journal: TurnJournal) -> None:
         self._cells, self._app, self._journal = cells, app, journal
-        self._turn, self._lease = attempt.turn, attempt.lease
+        self._attempt, self._turn, self._lease = attempt, attempt.turn, attempt.lease
         self._request = attempt.request
         self._found = {one.call: one for one in journal.entries if isinstance(one, ChildBegun)}
         self._ends: dict[str, ChildEvent] = {}
+        self._opening = asyncio.Lock()  # each changes the parent's session: side by side, most would fail
 
     def offer(self, inp: LoopInput) -> None:
         """Let the tools of ``inp`` that are agents run as children of the turn."""
@@ -100,7 +101,8 @@ class Children:
         begun = ChildBegun(
             context.step_number, context.call_id, child, session, tool.agent.name, depth, until
         )
-        parent = ParentTurn(self._turn.session_id, self._turn.turn_id, self._turn.run, depth)
+        turn = self._turn
+        parent = ParentTurn(turn.session_id, turn.turn_id, turn.run, depth, self._attempt.paying)
         try:
             await patiently(self._lease, lambda: self._submit(tool, text, begun, parent))
         except AgentError as exc:
@@ -119,7 +121,8 @@ class Children:
     async def _submit(self, tool: ChildTool, text: str, begun: ChildBegun, parent: ParentTurn) -> None:
         ref = SessionRef(SessionId(begun.session), tenant=self._turn.tenant or None)
         opening = Opening(token=begun.child, parent=self._turn.session_id, tenant=ref.tenant)
-        await Edits(self._cells.of_session, ref, _no_wait).open(opening)
+        async with self._opening:
+            await Edits(self._cells.of_session, ref, _no_wait).open(opening)
         user = self._request.user
         messages = [msgspec.structs.replace(one, by=user) for one in to_input(text)]
         work = Work(messages, queue=tool.agent.queue, tenant=ref.tenant, user=user)

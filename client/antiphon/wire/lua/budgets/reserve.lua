@@ -4,11 +4,12 @@
 -- `number` counts the calls of the turn under this fence. What an earlier attempt holds counts as used, as an estimate.
 -- Budgets of a turn or a session have their ledgers in the session's cell (`inner`), those of a day or a month in the cell
 -- of the scope (`outer`). A scope's stored budgets take the place of its `own`, which the App declares; those stored for ''
--- are for scopes without others.
--- @args turn session fence number cost tokens lasts_ms switched scopes...    `cost` is '' without a price; `switched` is '1' for a fallback; per scope: scope, name, 'inner', 'outer' or 'all', own as JSON
+-- are for scopes without others. A child turn also names the turns above it: their ledgers are those of the `turn` and the
+-- `session` of a scope, which are '' where they are the call's own.
+-- @args turn session fence number cost tokens lasts_ms switched scopes...    `cost` is '' without a price; `switched` is '1' for a fallback; per scope: scope, name, 'inner', 'outer' or 'all', own as JSON, turn, session
 -- -> RESERVED, ledgers     (also for a repetition)
 -- -> BUSY                  other calls hold the rest
--- -> REACHED, action, scope, per, unit, limit, used, ms until its window ends (0: never)
+-- -> REACHED, action, scope, per, unit, limit, used, ms until its window ends (0: never), name
 -- -> UNPRICED              a cost is limited, and the call has no price
 -- -> SUPERSEDED            a later attempt at the turn has asked
 -- @include ledgers
@@ -47,12 +48,13 @@ local function bury(ledger, whose, call)
 end
 
 -- Open the ledger of a budget. Returns whether a later attempt of the turn has one open.
-local function open(scope, name, budget)
+local function open(scope, name, budget, whose, place)
   local per = budget.per or 'day'
-  local ledger = per == 'turn' and 'turn:' .. turn or per == 'session' and 'session::' .. session
+  local ledger = per == 'turn' and 'turn:' .. whose or per == 'session' and 'session::' .. place
     or scope .. ':' .. per .. ':' .. name
   if not ledgers[ledger] then
     local one = read_ledger(ledger, per)
+    one.session = place
     ledgers[ledger], names[#names + 1] = one, ledger
     if one.call then
       if (tonumber(string.match(one.call, '^%d+')) or 0) > own_fence then return true end
@@ -63,16 +65,18 @@ local function open(scope, name, budget)
       end
     end
   end
-  asked[#asked + 1] = {ledger = ledgers[ledger], scope = scope, per = per, action = budget.reached or 'reject',
+  asked[#asked + 1] = {ledger = ledgers[ledger], scope = scope, name = name, per = per, action = budget.reached or 'reject',
     unit = budget.cost and 'cost' or 'tokens', most = budget.cost and math.floor(budget.cost * 1e9 + 0.5) or budget.tokens}
 end
 
-for i = 1, #scopes, 4 do
-  local scope, name, part, own = unpack(scopes, i, i + 3)
+for i = 1, #scopes, 6 do
+  local scope, name, part, own, whose, place = unpack(scopes, i, i + 5)
+  if whose == '' then whose, place = turn, session end
   local stored = redis.call('HMGET', key_budgets(scope), name, '')
   for _, budget in ipairs(cjson.decode(stored[1] or own ~= '' and own or stored[2] or '[]')) do
     local inner = budget.per == 'turn' or budget.per == 'session'
-    if (part == 'all' or part == (inner and 'inner' or 'outer')) and open(scope, name, budget) then return {'SUPERSEDED'} end
+    local here = part == 'all' or part == (inner and 'inner' or 'outer')
+    if here and open(scope, name, budget, whose, place) then return {'SUPERSEDED'} end
   end
 end
 if repeated then return {'RESERVED', names} end
@@ -93,7 +97,8 @@ local function refusal()
   if worst then
     local ends = worst.ledger.ends
     return {'REACHED', worst.action, worst.scope, worst.per, worst.unit, string.format('%.0f', worst.most),
-      string.format('%.0f', worst.ledger[worst.unit]), string.format('%.0f', ends and ends - now or 0)}
+      string.format('%.0f', worst.ledger[worst.unit]), string.format('%.0f', ends and ends - now or 0),
+      worst.name}
   end
   return busy and {'BUSY'}, busy
 end
@@ -125,7 +130,7 @@ for _, name in ipairs(names) do
   local one = ledgers[name]
   local lasts = one.ends and one.ends - now + one.ends - one.from or KEEP_TURN_LEDGER_MS
   if one.per == 'session' then
-    local ttl = tonumber(redis.call('HGET', key_session(session), 'ttl') or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
+    local ttl = tonumber(redis.call('HGET', key_session(one.session), 'ttl') or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
     lasts = (ttl > 0 and ttl or FOR_EVER_MS) + HASH_LIVES_ON_MS
   end
   redis.call('HSET', one.key, 'from', string.format('%.0f', one.from), 'call:' .. turn, fence .. ' ' .. number .. ' '
