@@ -257,8 +257,9 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def spans() -> tuple[Any, Any]:
-    """A tracer, and the exporter that has its spans."""
+def spans() -> Iterator[tuple[Any, Any]]:
+    """A tracer, and the exporter that has its spans. A span that a test has left the current one ends with it."""
+    from opentelemetry import context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -266,4 +267,6 @@ def spans() -> tuple[Any, Any]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider.get_tracer("test"), exporter
+    before = context.attach(context.Context())
+    yield provider.get_tracer("test"), exporter
+    context.detach(before)

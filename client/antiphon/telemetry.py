@@ -12,6 +12,7 @@ import re
 import sys
 import time
 import traceback
+import uuid
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -120,25 +121,64 @@ def set_up_logging(level: str, form: str = "text") -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def tracer_of_environment(service: str):
+def tracer_of_environment(service: str, *, export: bool = True):
     """Return a tracer that exports over OTLP, configured by the ``OTEL_*`` variables.
 
-    A provider that the process has set before is kept. Raises ``MissingPackage``.
+    A provider that the process has set before is kept. Without ``export``, spans go nowhere. Raises ``MissingPackage``.
     """
-    if importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise MissingPackage("Traces need a package: pip install 'antiphon[otel]'.")
+    _require_sdk()
     from opentelemetry import trace
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    release = version("antiphon")
+    if not export:
+        return trace.NoOpTracer()
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        provider = TracerProvider(
-            resource=Resource.create({"service.name": service, "service.version": release})
-        )
+        provider = TracerProvider(resource=_resource(service))
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         trace.set_tracer_provider(provider)
-    return trace.get_tracer("antiphon", release, schema_url=CONVENTIONS)
+    return trace.get_tracer("antiphon", version("antiphon"), schema_url=CONVENTIONS)
+
+
+def meter_of_environment(service: str):
+    """Return a meter that exports over OTLP, as ``tracer_of_environment`` does. Raises ``MissingPackage``."""
+    _require_sdk()
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    if not isinstance(metrics.get_meter_provider(), MeterProvider):
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        metrics.set_meter_provider(MeterProvider([reader], resource=_resource(service)))
+    return metrics.get_meter("antiphon", version("antiphon"), schema_url=CONVENTIONS)
+
+
+def flush_telemetry(milliseconds: int = 2000) -> None:
+    """Export what waits: for processes that end without running their exit functions."""
+    for api, name in (("trace", "get_tracer_provider"), ("metrics", "get_meter_provider")):
+        if (module := sys.modules.get(f"opentelemetry.{api}")) is not None:
+            flush = getattr(getattr(module, name)(), "force_flush", None)
+            if flush is not None:
+                flush(milliseconds)
+
+
+def _require_sdk() -> None:
+    if importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise MissingPackage("OpenTelemetry needs a package: pip install 'antiphon[otel]'.")
+
+
+def _resource(service: str):
+    """The resource of the process: each exports under a name of its own, so that their metrics are not mixed up."""
+    from opentelemetry.sdk.resources import Resource
+
+    return Resource.create(
+        {
+            "service.name": service,
+            "service.version": version("antiphon"),
+            "service.instance.id": str(uuid.uuid4()),
+        }
+    )

@@ -21,6 +21,7 @@ from antiphon.errors import AgentError, SettingsError, StoreError, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import TERMINAL
 from antiphon.redis.cells import open_cells
+from antiphon.telemetry import flush_telemetry
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like, open_redis, url_like
 from antiphon.wire.lists.inspection import work_left
@@ -153,6 +154,7 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
             return await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
     finally:
         await app.aclose()
+        flush_telemetry()  # RQ ends its processes without exit functions
 
 
 def _leave_record(job: Job) -> None:

@@ -93,6 +93,14 @@ class Settings(CommandSettings):
         "and a step finished when a replica has it",
         one_of(*DURABILITIES),
     )
+    trace_content: str = setting(
+        "",
+        "Messages, prompts and tool results in spans: all, or what a function returns for each attribute and value, "
+        "as module:attribute",
+    )
+    otel_metrics: bool = setting(
+        False, "Export OpenTelemetry metrics of model calls, configured by the OTEL_* variables"
+    )
     prefix: str = setting(PREFIX, "First part of every key", LETTERS)
 
     def check(self) -> None:

@@ -22,6 +22,7 @@ from antiphon.errors import AgentError, BudgetReached
 from antiphon.events import ModelChanged, StepFinished, TextDelta, ToolCallEvent, ToolResultEvent
 from antiphon.input.request import AgentSpec, decode_request
 from antiphon.model import Budget, Usage
+from antiphon.model.revisions import Revision
 from antiphon.status import serving_status
 from antiphon.telemetry import FIELDS, JSONFormatter, SeldomOutages, TextFormatter, tracer_of_environment
 from antiphon.wire.records import ClaimedTurn
@@ -157,7 +158,7 @@ def test_without_a_setting_nothing_watches_and_nothing_is_imported(redis_url):
         "import antiphon_worker.process.worker, antiphon_worker.commands\n"
         "from antiphon_worker.settings import Settings\n"
         "from antiphon_worker.observing.observer import observer_of\n"
-        "assert observer_of(Settings(), 'a') is None"
+        "assert observer_of(Settings(), 'a', None) is None"
     )
     assert "antiphon_worker.process.worker" in found
     assert [name for name in found if name.startswith(("prometheus", "wsgiref"))] == []
@@ -265,12 +266,17 @@ async def test_a_model_call_that_fails_has_a_span_with_its_error(redis_url, tmp_
     assert SECRET not in "".join(span.to_json() for span in made)
 
 
-def watched(tracer):
-    """The watch of an attempt that has begun, of an agent on OpenAI's chat completions."""
-    watch = Traces(tracer).begin(
+def begun(tracer):
+    """The watch of an attempt that has begun, before it is known which agent runs it."""
+    return Traces(tracer).begin(
         ClaimedTurn(**dict.fromkeys(ClaimedTurn.__struct_fields__[:20], 1) | {"request": b""})
     )
-    watch.opened(AgentSpec("openai-chat", "gpt-5", name="support"), True)
+
+
+def watched(tracer):
+    """The watch of an attempt that has begun, of an agent on OpenAI's chat completions."""
+    watch = begun(tracer)
+    watch.opened(AgentSpec("openai-chat", "gpt-5", name="support"), Revision("2f1c07d9be52"))
     return watch
 
 
@@ -306,10 +312,10 @@ def test_spans_have_the_names_of_the_conventions(spans):
 
 def test_a_model_call_has_its_parameters_its_tokens_and_the_time_to_its_first_piece(spans):
     tracer, exporter = spans
-    watch = watched(tracer)
+    watch = begun(tracer)
     watch.opened(
         AgentSpec("openai", "gpt-5", params={"seed": 7, "temperature": 0.5, "stop": SECRET, "top_p": SECRET}),
-        False,
+        None,
     )
     used = Usage(
         input_tokens=9, cached_input_tokens=5, cache_write_tokens=3, output_tokens=4, reasoning_tokens=2
@@ -369,9 +375,8 @@ def test_a_turn_that_waits_for_a_decision_has_no_error(spans):
 
 def test_an_agent_that_comes_with_a_turn_names_no_span(spans):
     tracer, exporter = spans
-    watch = watched(tracer)
-    watch._span.update_name("invoke_agent")
-    watch.opened(AgentSpec("openai", "gpt-5", name=SECRET), False)
+    watch = begun(tracer)
+    watch.opened(AgentSpec("openai", "gpt-5", name=SECRET), None)
     watch.end("failed", "unknown_tool", "openai")
     (agent,) = exporter.get_finished_spans()
     assert (agent.name, told(agent)["error.type"]) == ("invoke_agent", "unknown_tool")
@@ -437,10 +442,10 @@ def test_every_metric_of_turns_has_the_labels_of_their_agent_and_cell(metric):
     assert names >= ({"cell"} if metric is metrics.REDIS else {"agent", "cell"})
 
 
-@pytest.mark.parametrize(("known", "label"), [(True, "mine"), (False, "inline")])
-def test_an_agent_that_comes_with_a_turn_has_no_label_of_its_own(known, label):
+@pytest.mark.parametrize(("revision", "label"), [(Revision("2f1c07d9be52"), "mine"), (None, "inline")])
+def test_an_agent_that_comes_with_a_turn_has_no_label_of_its_own(revision, label):
     watch = metrics._Watch(ClaimedTurn, "a")
-    watch.opened(AgentSpec("stage", "any", name="mine"), known)
+    watch.opened(AgentSpec("stage", "any", name="mine"), revision)
     assert watch._agent == label
 
 

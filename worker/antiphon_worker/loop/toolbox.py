@@ -261,7 +261,7 @@ class ToolBox:
         """Return a toolbox with the same settings that runs only these tools."""
         if len(tools) == len(self.tools) and all(self.tools.get(tool.name) is tool for tool in tools):
             return self
-        return ToolBox(
+        return type(self)(
             tools, timeout=self.timeout, limit=self.limit, threads=self.threads, patience=self.patience,
             calls=self.calls, tool_errors=self.tool_errors,
         )  # fmt: skip

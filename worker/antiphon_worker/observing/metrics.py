@@ -27,6 +27,7 @@ from antiphon.events import (
     ToolResultEvent,
 )
 from antiphon.input.request import AgentSpec
+from antiphon.model.revisions import Revision
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.observing.labels import codes, codes_of_providers, is_name
 
@@ -106,8 +107,8 @@ class _Watch:
         self._began = time.monotonic()
         self._heard = False
 
-    def opened(self, agent: AgentSpec, known: bool) -> None:
-        self._agent = _name(agent.name or "") if known else "inline"
+    def opened(self, agent: AgentSpec, revision: Revision | None) -> None:
+        self._agent = _name(agent.name or "") if revision is not None else "inline"
 
     def event(self, event: Event) -> None:
         if isinstance(event, _FIRST):

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 from antiphon.events import Event
 from antiphon.input.request import AgentSpec
+from antiphon.model.revisions import Revision
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.app import App
 from antiphon_worker.settings import Settings
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -23,8 +25,8 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 class TurnWatch(Protocol):
     """Watches one attempt at a turn."""
 
-    def opened(self, agent: AgentSpec, known: bool) -> None:
-        """See which agent runs the turn; ``known`` is whether it is one of the App."""
+    def opened(self, agent: AgentSpec, revision: Revision | None) -> None:
+        """See which agent runs the turn from now on. Agents of the App have a ``revision``, inline ones do not."""
         ...
 
     def event(self, event: Event) -> None:
@@ -59,9 +61,9 @@ class _Several:
         for one in self._watchers:
             one.command(name, seconds)
 
-    def opened(self, agent: AgentSpec, known: bool) -> None:
+    def opened(self, agent: AgentSpec, revision: Revision | None) -> None:
         for one in self._watchers:
-            one.opened(agent, known)
+            one.opened(agent, revision)
 
     def event(self, event: Event) -> None:
         for one in self._watchers:
@@ -72,23 +74,35 @@ class _Several:
             one.end(outcome, code, provider)
 
 
-def observer_of(settings: Settings, cell: str) -> Observer | None:
-    """Return what watches a process of this cell, or None if no setting asks for it. Raises ``MissingPackage``."""
+def observer_of(settings: Settings, cell: str, app: App) -> Observer | None:
+    """Return what watches a process of this cell, or None if no setting asks for it.
+
+    Raises ``MissingPackage`` and ``SettingsError``.
+    """
     watchers: list[Observer] = []
     if os.environ.get(METRICS_FOLDER) and settings.status_port:
         from antiphon_worker.observing.metrics import Metrics
 
         watchers.append(Metrics(cell))
-    if settings.traces:
-        from antiphon.telemetry import tracer_of_environment
-
-        tracer = tracer_of_environment("antiphon-worker")
-        from antiphon_worker.observing.traces import Traces
-
-        watchers.append(Traces(tracer))
+    if settings.traces or settings.otel_metrics:
+        watchers.append(_telemetry(settings, app))
     if len(watchers) < 2:
         return watchers[0] if watchers else None
     return _Several(watchers)
+
+
+def _telemetry(settings: Settings, app: App) -> Observer:
+    """Return what exports spans, and the metrics of model calls."""
+    from antiphon.telemetry import meter_of_environment, tracer_of_environment
+
+    tracer = tracer_of_environment("antiphon-worker", export=settings.traces)
+    meter = meter_of_environment("antiphon-worker") if settings.otel_metrics else None
+    from antiphon_worker.observing.content import Content
+    from antiphon_worker.observing.instruments import Instruments
+    from antiphon_worker.observing.traces import Traces
+
+    content = Content.of_setting(settings.trace_content) if settings.traces else None
+    return Traces(tracer, app, instruments=Instruments(meter) if meter else None, content=content)
 
 
 def watch_redis(cell: Cell, observer: Observer | None) -> Cell:

@@ -1,12 +1,15 @@
-"""Spans of turns, model calls and tools, by OpenTelemetry's conventions for generative AI."""
+"""Spans of turns, model calls and tools, by OpenTelemetry's conventions for generative AI, and their metrics."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from opentelemetry import propagate, trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from antiphon.events import (
@@ -22,8 +25,18 @@ from antiphon.events import (
     ToolResultEvent,
 )
 from antiphon.input.request import AgentSpec
+from antiphon.model import Message, ToolCall, ToolResult
+from antiphon.model.revisions import Revision
+from antiphon.tools import Context
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.observing.content import Content, question, show_calls
+from antiphon_worker.observing.instruments import Instruments
 from antiphon_worker.observing.labels import codes_of_providers, is_name
+from antiphon_worker.providers.base import ModelRequest
+
+if TYPE_CHECKING:
+    from antiphon_worker.app import App
 
 _PROVIDERS = {"openai-chat": "openai"}  # ours, by their names in the conventions
 _GOOD = ("finished", "suspended", "cancelled", "given_back")
@@ -32,6 +45,7 @@ _PIECES = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, ItemEvent)
 _PARAMETERS = (
     "frequency_penalty", "max_tokens", "presence_penalty", "seed", "temperature", "top_k", "top_p",
 )  # fmt: skip
+_current: ContextVar[_Spans | None] = ContextVar("spans of the turn that this task runs", default=None)
 
 
 class _Asked(msgspec.Struct):
@@ -41,31 +55,77 @@ class _Asked(msgspec.Struct):
 
 
 class Traces:
-    """The ``Observer`` that makes spans. What goes to ``tracer`` holds ids, names and numbers only."""
+    """The ``Observer`` that makes spans. Without ``content``, they hold ids, names and numbers only.
 
-    def __init__(self, tracer: trace.Tracer) -> None:
-        self._tracer = tracer
+    Within a turn of the ``app``, its span is the current one, and within a tool that of the tool: what they submit, and
+    what other instrumentation observes there, belongs to the same trace.
+    """
+
+    def __init__(
+        self, tracer: trace.Tracer, app: App | None = None, *, instruments: Instruments | None = None,
+        content: Content | None = None,
+    ) -> None:  # fmt: skip
+        self.tracer = tracer
+        self.instruments = instruments
+        self.content = content
+        if app is not None:
+            app.toolbox = _TracedToolBox.of(app.toolbox)
+            if content is not None:
+                show_calls(app, _show)
 
     def begin(self, turn: ClaimedTurn) -> _Spans:
-        return _Spans(self._tracer, turn)
+        spans = _Spans(self, turn)
+        _current.set(spans)
+        return spans
 
     def command(self, name: str, seconds: float) -> None:
         """Round trips to Redis are not traced as spans: there are too many."""
 
 
-class _Spans:
-    """The spans of one attempt. A span of something that went well has no status, as the conventions ask."""
+class _TracedToolBox(ToolBox):
+    """A toolbox whose calls run within their spans."""
 
-    def __init__(self, tracer: trace.Tracer, turn: ClaimedTurn) -> None:
-        self._tracer = tracer
-        parent = propagate.extract({"traceparent": _trace_of(turn.request)})
+    @classmethod
+    def of(cls, box: ToolBox) -> ToolBox:
+        return cls(
+            list(box.tools.values()), timeout=box.timeout, limit=box.limit, threads=box.threads, patience=box.patience,
+            calls=box.calls, tool_errors=box.tool_errors,
+        )  # fmt: skip
+
+    async def run(self, call: ToolCall, context: Context) -> ToolResult:
+        """Run one call, as ``ToolBox.run`` does."""
+        spans = _current.get()
+        if spans is None:
+            return await super().run(call, context)
+        with spans.within(call.call_id):
+            result = await super().run(call, context)
+            spans.returned(result)
+            return result
+
+
+def _show(request: ModelRequest, answer: Message | None) -> None:
+    """Note what is sent to a model, and then its answer, for the spans of the turn."""
+    spans = _current.get()
+    if spans is not None:
+        spans.saw(request, answer)
+
+
+class _Spans:
+    """The spans of one attempt. A span of something that went well has no status, as the conventions ask.
+
+    An agent that a hand-off puts in charge has a span of its own, beside that of the agent before it.
+    """
+
+    def __init__(self, traces: Traces, turn: ClaimedTurn) -> None:
+        self._tracer, self._measure, self._content = traces.tracer, traces.instruments, traces.content
+        self._parent = propagate.extract({"traceparent": _trace_of(turn.request)})
         now = time.time_ns()
         self._shared: dict[str, Any] = {
             "gen_ai.conversation.id": turn.session_id, "antiphon.turn.id": turn.turn_id,
         }  # fmt: skip
         if turn.attempt == 1 and turn.created:
-            waited = tracer.start_span(
-                "antiphon.queue", parent, SpanKind.CONSUMER, start_time=min(turn.created * 1_000_000, now),
+            waited = self._tracer.start_span(
+                "antiphon.queue", self._parent, SpanKind.CONSUMER, start_time=min(turn.created * 1_000_000, now),
                 attributes=self._shared
                 | {
                     "messaging.system": "redis", "messaging.destination.name": turn.queue,
@@ -73,28 +133,39 @@ class _Spans:
                 },
             )  # fmt: skip
             waited.end(now)
-        self._span = tracer.start_span(
-            "invoke_agent", parent, SpanKind.INTERNAL, start_time=now,
-            attributes=self._shared
-            | {"gen_ai.operation.name": "invoke_agent", "antiphon.run": turn.run, "antiphon.attempt": turn.attempt},
-        )  # fmt: skip
-        self._within = trace.set_span_in_context(self._span)
+            if not trace.get_current_span(self._parent).get_span_context().is_valid:
+                self._parent = trace.set_span_in_context(waited)  # so that the turn is one trace
+        self._attempt = {"antiphon.run": turn.run, "antiphon.attempt": turn.attempt}
+        self._span: trace.Span | None = None  # of the agent in charge
+        self._within = self._parent
+        self._token: Token[Any] | None = None  # of the current span before it
+        self._agent: dict[str, Any] = {}  # its attributes
         self._model: dict[str, Any] = {}  # that is asked: its attributes
         self._asked: dict[str, Any] = {}  # with which parameters
         self._calling_since = now
         self._heard: int | None = None  # when the first piece of the answer came
         self._tools: dict[str, trace.Span] = {}
+        self._seen: tuple[ModelRequest, Message | None] | None = (
+            None  # the model call that its span is to show
+        )
+        self._began = now
 
-    def opened(self, agent: AgentSpec, known: bool) -> None:
+    def opened(self, agent: AgentSpec, revision: Revision | None) -> None:
+        if self._span is not None:  # that of the agent that handed the turn over
+            self._agent_ends("")
+            self._began, self._seen = time.time_ns(), None
         self._asks(agent.provider, agent.model)
-        self._span.set_attributes(self._model)
         asked = {name: agent.params.get(name) for name in _PARAMETERS}
         self._asked = {
             f"gen_ai.request.{name}": value for name, value in asked.items() if type(value) in (int, float)
         }
-        if agent.name and known:
-            self._span.update_name(f"invoke_agent {_name(agent.name)}")
-            self._span.set_attribute("gen_ai.agent.name", _name(agent.name))
+        self._agent = {}
+        if agent.name and revision is not None:
+            name = _name(agent.name)
+            self._agent = {
+                "gen_ai.agent.name": name, "gen_ai.agent.id": name, "gen_ai.agent.version": revision.id,
+            }  # fmt: skip
+        self._begin_agent()
 
     def event(self, event: Event) -> None:
         if isinstance(event, _PIECES):
@@ -108,7 +179,7 @@ class _Spans:
                 self._asks(*target.split("/", 1))
             case ToolCallEvent(call_id=call, name=name):
                 known = _name(name)
-                self._tools[call] = self._tracer.start_span(
+                self._tools[call] = span = self._tracer.start_span(
                     f"execute_tool {known}", self._within, SpanKind.INTERNAL,
                     attributes=self._shared
                     | {
@@ -116,6 +187,8 @@ class _Spans:
                         "gen_ai.tool.type": "function", "gen_ai.tool.call.id": _name(call),
                     },
                 )  # fmt: skip
+                if self._content is not None:
+                    span.set_attributes(self._content.of(**{"gen_ai.tool.call.arguments": event.arguments}))
             case ToolResultEvent(call_id=call, is_error=is_error):
                 span = self._tools.pop(call, None)
                 if span is not None:
@@ -128,10 +201,64 @@ class _Spans:
         cut_off = "" if outcome in _WHOLE else code or outcome
         for span in self._tools.values():
             _end(span, cut_off)
+        self._tools.clear()
+        if self._span is None:
+            self._begin_agent()
         if code in codes_of_providers() or (self._heard and cut_off):
             self._failed(cut_off)
+        self._agent_ends("" if outcome in _GOOD else code or outcome, outcome)
+
+    @contextmanager
+    def within(self, call_id: str) -> Generator[None]:
+        """Make the span of a tool call the current one of this task."""
+        span = self._tools.get(call_id)
+        if span is None:  # the call was announced in an earlier attempt
+            yield
+            return
+        token = context.attach(trace.set_span_in_context(span, self._within))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+    def returned(self, result: ToolResult) -> None:
+        """Show the result of a tool call in its span."""
+        span = self._tools.get(result.call_id)
+        if span is not None and self._content is not None:
+            span.set_attributes(self._content.of(**{"gen_ai.tool.call.result": result.text}))
+
+    def saw(self, request: ModelRequest, answer: Message | None) -> None:
+        """Note what is sent to the model, or what it answered."""
+        self._seen = (request, answer)
+
+    def _begin_agent(self) -> None:
+        """Start the span of the agent in charge, which then is the current one of the turn."""
+        name = self._agent.get("gen_ai.agent.name")
+        self._span = self._tracer.start_span(
+            f"invoke_agent {name}" if name else "invoke_agent", self._parent, SpanKind.INTERNAL,
+            attributes={"gen_ai.operation.name": "invoke_agent"}
+            | self._shared | self._agent | self._model | self._attempt,
+            start_time=self._began,
+        )  # fmt: skip
+        self._within = trace.set_span_in_context(self._span, self._parent)
+        self._token = context.attach(self._within)
+
+    def _agent_ends(self, error: str, outcome: str = "handed_over") -> None:
+        assert self._span is not None
+        assert self._token is not None
+        context.detach(self._token)
         self._span.set_attribute("antiphon.outcome", outcome)
-        _end(self._span, "" if outcome in _GOOD else code or outcome)
+        if self._content is not None and self._seen is not None:
+            request, answer = self._seen
+            self._span.set_attributes(
+                self._content.of(
+                    **{
+                        "gen_ai.input.messages": question(request.messages),
+                        "gen_ai.output.messages": [answer] if answer is not None else None,
+                    }
+                )
+            )
+        _end(self._span, error)
 
     def _asks(self, provider: str, model: str) -> None:
         """Note which model the next calls ask."""
@@ -147,41 +274,36 @@ class _Spans:
             "cache_creation.input_tokens": used.cache_write_tokens,
             "reasoning.output_tokens": used.reasoning_tokens,
         }
-        _end(
-            self._model_call(
-                {
-                    "gen_ai.response.model": _name(event.model),
-                    "gen_ai.response.finish_reasons": [_name(event.raw_stop_reason or event.stop_reason)],
-                    "gen_ai.usage.input_tokens": used.input_tokens,
-                    "gen_ai.usage.output_tokens": used.output_tokens,
-                    "antiphon.step": event.step,
-                    **{f"gen_ai.usage.{name}": number for name, number in parts.items() if number},
-                }
-            )
+        self._model_call(
+            {
+                "gen_ai.response.model": _name(event.model),
+                "gen_ai.response.finish_reasons": [_name(event.raw_stop_reason or event.stop_reason)],
+                "gen_ai.usage.input_tokens": used.input_tokens,
+                "gen_ai.usage.output_tokens": used.output_tokens,
+                "antiphon.step": event.step,
+                **{f"gen_ai.usage.{name}": number for name, number in parts.items() if number},
+            }
         )
 
     def _failed(self, code: str) -> None:
-        _end(self._model_call({}), code)
+        self._model_call({}, code)
 
-    def _model_call(self, attributes: dict[str, Any]) -> trace.Span:
+    def _model_call(self, attributes: dict[str, Any], error: str = "") -> None:
         """Make the span of the call that began last, and note that the next one may begin."""
-        began, heard, self._calling_since, self._heard = (
-            self._calling_since,
-            self._heard,
-            time.time_ns(),
-            None,
-        )
-        asked = {"gen_ai.operation.name": "chat", "gen_ai.request.stream": True, **self._asked}
+        began, heard, ended = self._calling_since, self._heard, time.time_ns()
+        self._calling_since, self._heard = ended, None
+        attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.stream": True} | self._model
         if heard:
-            asked["gen_ai.response.time_to_first_chunk"] = max(heard - began, 0) / 1e9
+            attributes["gen_ai.response.time_to_first_chunk"] = max(heard - began, 0) / 1e9
         name = f"chat {self._model.get('gen_ai.request.model', '')}".strip()
-        return self._tracer.start_span(
-            name,
-            self._within,
-            SpanKind.CLIENT,
-            self._shared | self._model | asked | attributes,
+        shown = self._content.of_call(*self._seen) if self._content is not None and self._seen else {}
+        span = self._tracer.start_span(
+            name, self._within, SpanKind.CLIENT, self._shared | self._agent | self._asked | attributes | shown,
             start_time=began,
-        )
+        )  # fmt: skip
+        _end(span, error)
+        if self._measure is not None:
+            self._measure.call(attributes, (ended - began) / 1e9, _name(error) if error else "")
 
 
 def _end(span: trace.Span, error: str = "") -> None:

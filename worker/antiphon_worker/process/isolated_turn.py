@@ -140,7 +140,8 @@ async def _run_held(
     keeper.add(lease)
     services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
     giving_back = asyncio.create_task(_give_back_when(stopping, lease))
-    observer, cells = observer_of(settings, cell.name), open_cells(settings.cell_urls, prefix=settings.prefix)
+    observer = observer_of(settings, cell.name, app)
+    cells = open_cells(settings.cell_urls, prefix=settings.prefix)
     several = cells if len([*cells]) > 1 else None
     runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), several, observer)
     work = asyncio.create_task(runner.run(turn, lease))

@@ -330,7 +330,7 @@ class TurnAttempt:
         self.provider, self._tries.retry, self.agent = agent.provider, agent.retry, agent.name
         if self.watch is not None:
             with suppress(Exception):
-                self.watch.opened(agent, agent.name in self._runner.app.agents)
+                self.watch.opened(agent, self._runner.app.revisions.get(agent.name or ""))
         return agent
 
     async def _conclude(self, outcome: Outcome) -> bool:

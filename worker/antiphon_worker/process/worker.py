@@ -91,7 +91,7 @@ class Worker:
         4. give them back  5. stop renewing and publishing  6. close the connections
         """
         cell, settings = self._open_cell(), self.settings
-        watch_redis(cell, observer := observer_of(settings, cell.name))
+        watch_redis(cell, observer := observer_of(settings, cell.name, self._app))
         feed, publisher, gate = LiveFeed(cell.redis), Publisher(cell), RateLimits(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
         shared = self._shared or Shared(settings, self._open_cells(cell))
