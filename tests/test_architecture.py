@@ -96,7 +96,7 @@ OWNERS = {
         "antiphon.memory.*",
         "antiphon_worker.memory.*",
     ],
-    "numpy": ["antiphon.memory.faiss_store"],
+    "numpy": ["antiphon.memory.faiss_store", "antiphon.memory.sealed"],
     "mcp": ["antiphon_worker.mcp.*"],
     "mcp_types": ["antiphon_worker.mcp.*"],
     "anyio": ["antiphon_worker.mcp.stdio"],

@@ -130,7 +130,7 @@ def worker(argv: list[str]) -> int:
     bytes_of_process()  # and a URL that names no byte store
     keys = keyring_of_process()  # and so are keys that are not valid
     if keys:
-        app.memories.refuse_keys()
+        app.memories.check_sealed()
     if app.search:
         from antiphon_worker.memory.search import check_search
 

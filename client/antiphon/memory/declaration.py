@@ -107,6 +107,9 @@ class Memory:
     function from the value of the metadata field ``scope`` to what the store takes as ``filter=``. ``replaces`` is the
     memory that this one takes the place of, under another name: it is asked until all that it holds is here as well.
 
+    With encryption keys, documents are encrypted. A folder needs nothing for that; build another store with
+    ``SealedEmbeddings(embeddings)``.
+
     ``facts`` is a ``FactModel``, which distils facts from the same turns, in the same scope. They are shown with the
     passages, in at most half of the tokens.
 
@@ -195,5 +198,6 @@ def _store(store: Any, embeddings: Any) -> Any:
     if embeddings is None:
         raise UsageError("With a folder as store=, also pass embeddings=.")
     from antiphon.memory.faiss_store import FaissStore
+    from antiphon.memory.sealed import SealedEmbeddings
 
-    return FaissStore(os.fspath(cast("str | os.PathLike[str]", store)), embeddings)
+    return FaissStore(os.fspath(cast("str | os.PathLike[str]", store)), SealedEmbeddings(embeddings))

@@ -302,11 +302,11 @@ app = App(memory=Memory(InMemoryVectorStore(WordEmbeddings())))
 """
 
 
-def test_a_worker_with_keys_and_a_memory_says_so_before_it_starts(redis_url, tmp_path):
+def test_a_worker_with_keys_and_a_memory_in_plain_text_says_so_before_it_starts(redis_url, tmp_path):
     (tmp_path / "app_of_a_test.py").write_text(OF_AN_APP_WITH_A_MEMORY)
     env = {"PYTHONPATH": str(tmp_path), "ANTIPHON_ENCRYPTION_KEYS": new_key("k1")}
     said = complaint(2, "worker", "--app", "app_of_a_test:app", url=redis_url, **env)
-    assert "A Memory cannot be encrypted" in said
+    assert "SealedEmbeddings(embeddings)" in said
 
 
 def test_a_worker_says_at_its_start_what_its_agents_lack(redis_url, processes, tmp_path):

@@ -9,6 +9,7 @@ from support.here import running_worker
 from support.memories import FailingStore, app_with, host, passages_in
 
 from antiphon.client import AsyncClient
+from antiphon.encryption.values import Values
 from antiphon.errors import StoreUnavailable
 from antiphon.input.ids import SessionId
 from antiphon.input.request import TurnRequest
@@ -301,7 +302,9 @@ async def test_a_former_store_that_does_not_answer_is_asked_again(memory, store,
     monkeypatch.setattr(store, "aget_by_ids", silent)
     monkeypatch.setattr(documents, "STORE_SECONDS", 0.01)
     with pytest.raises(StoreUnavailable, match="is unavailable: TimeoutError"):
-        await asyncio.wait_for(Documents("ant", newer).former(TakenSession(SessionId("s"), "1"), "t1"), 10)
+        await asyncio.wait_for(
+            Documents("ant", newer, Values(None)).former(TakenSession(SessionId("s"), "1"), "t1"), 10
+        )
 
 
 async def _taken_over(indexer, cell):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import StoreUnavailable
+from antiphon.encryption.keyring import Keyring
+from antiphon.encryption.values import Values
+from antiphon.errors import CorruptRecord, StoreUnavailable
 from antiphon.wire.lists.memories import TakenSession
 from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.memory.passages import MOST_PASSAGES, Plan, TurnText, document_id
@@ -31,18 +35,22 @@ class Documents:
     lease_seconds = 60.0
     most_turns: int | None = None
 
-    def __init__(self, prefix: str, memory: Memory) -> None:
+    def __init__(self, prefix: str, memory: Memory, seal: Values) -> None:
         self.cursor = memory.name
         self.replaces: Memory | None = memory.replaces
         self._prefix = prefix
         self._memory = memory
-        self._index = Index(memory)
-        self._former = None if memory.replaces is None else Index(memory.replaces)
+        self._seal = seal
+        self._index = Index(memory, seal.ring)
+        self._former = None if memory.replaces is None else Index(memory.replaces, seal.ring)
         self._warned = False
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
-        """Return what Redis keeps of a turn: it differs with the passages."""
-        return text.digest
+        """Return what Redis keeps of a turn: it differs with the passages, and with the key that encrypts them."""
+        if not self._seal.on:
+            return text.digest
+        count, _, digest = text.digest.partition(":")
+        return f"{count}:{self._seal.digests(taken.session_id, digest)[0][:12]}"
 
     async def write(self, plans: Sequence[Plan]) -> None:
         """Delete and write the documents of these plans, all at once. Raises what the store raises."""
@@ -124,9 +132,10 @@ def _ids(prefix: str, memory: Memory, session_id: str, turn: str) -> list[str]:
 
 
 class Index:
-    """Writes, deletes and finds documents. Raises what the store raises."""
+    """Writes, deletes and finds documents, encrypted with the keys of ``ring``. Raises what the store raises."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, ring: Keyring | None = None) -> None:
+        self._ring = ring
         self._store: Any = memory.store
         self._filter = memory.filter or _FILTERS.get(_kind(memory.store), _equal)
         self._in_threads = any(each.__name__ in _IN_THREADS for each in type(memory.store).__mro__)
@@ -134,7 +143,8 @@ class Index:
     async def add(self, documents: Sequence[Document]) -> None:
         """Write documents. Those with a known id replace the former ones."""
         if documents:
-            await self._ask("add_documents", list(documents), ids=[one.id for one in documents])
+            sealed = [self._sealed(one) for one in documents]
+            await self._ask("add_documents", sealed, ids=[one.id for one in documents])
 
     async def delete(self, ids: Sequence[str]) -> None:
         """Delete documents. It is no error if there are none with these ids."""
@@ -143,12 +153,50 @@ class Index:
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the documents with these ids. Raises ``NotImplementedError`` if the store cannot find them."""
-        return await self._ask("get_by_ids", list(ids))
+        return self._opened(await self._ask("get_by_ids", list(ids)))
 
     async def search(self, query: str, scope: str, count: int) -> list[Document]:
         """Return the documents of a scope that are nearest to a text, whatever a store makes of the filter."""
+        if self._ring is None:
+            return await self._search(query, scope, count)
+        from antiphon.memory.sealed import scope_of, sealed_text
+
+        found: list[list[Document]] = []
+        for key in [*self._ring.keys]:  # each has documents and vectors of its own
+            own = scope_of(scope, key)
+            asked = sealed_text(self._ring, key, own, query)
+            found.append(self._opened(await self._search(asked, own, count)))
+        return [one for rank in zip_longest(*found) for one in rank if one is not None]
+
+    async def _search(self, query: str, scope: str, count: int) -> list[Document]:
         found = await self._ask("similarity_search", query, k=count, filter=self._filter(scope))
         return [one for one in found if one.metadata.get("scope") == scope]
+
+    def _sealed(self, document: Document) -> Document:
+        if self._ring is None:
+            return document
+        from antiphon.memory.sealed import scope_of, sealed_text
+
+        key = self._ring.sealing
+        scope = scope_of(document.metadata["scope"], key)
+        text = sealed_text(self._ring, key, scope, document.page_content)
+        return document.model_copy(
+            update={"page_content": text, "metadata": {**document.metadata, "scope": scope}}
+        )
+
+    def _opened(self, documents: Sequence[Document]) -> list[Document]:
+        """Return the documents in the clear. With keys, those that do not open are left out, such as forged ones."""
+        if self._ring is None:
+            return [*documents]
+        from antiphon.memory.sealed import opened_text
+
+        found: list[Document] = []
+        for one in documents:
+            with suppress(CorruptRecord):
+                text, key = opened_text(one.page_content, one.metadata.get("scope"))
+                if key is not None:
+                    found.append(one.model_copy(update={"page_content": text}))
+        return found
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
         if self._in_threads:

@@ -43,11 +43,11 @@ REFUSED_SECONDS = 300.0
 """So long a session waits that the store refuses, while it takes others."""
 
 
-def documents_of(prefix: str, memory: Memory) -> Work:
+def documents_of(cell: Cell, memory: Memory) -> Work:
     """Return what is made of turns for a memory, which needs LangChain."""
     from antiphon_worker.memory.documents import Documents
 
-    return Documents(prefix, memory)
+    return Documents(cell.keys.deployment, memory, cell.seal)
 
 
 class Indexer:
@@ -55,7 +55,7 @@ class Indexer:
 
     def __init__(self, cell: Cell, work: Memory | Work) -> None:
         self._cell = cell
-        self._work = work if not isinstance(work, Memory) else documents_of(cell.keys.deployment, work)
+        self._work = work if not isinstance(work, Memory) else documents_of(cell, work)
         self._pause = FIRST_RETRY_SECONDS
         self._ready = self._work.replaces is None
 

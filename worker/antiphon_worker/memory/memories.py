@@ -38,13 +38,16 @@ class Memories:
     def __iter__(self) -> Iterator[Memory]:
         return iter(self._named.values())
 
-    def refuse_keys(self) -> None:
-        """Raise ``SettingsError`` if there is a memory: its index would hold in the clear what is sealed elsewhere."""
-        if self._named:
-            raise SettingsError(
-                "A Memory cannot be encrypted, because an index of vectors reveals its content: omit "
-                "memory=, or unset ANTIPHON_ENCRYPTION_KEYS."
-            )
+    def check_sealed(self) -> None:
+        """Raise ``SettingsError`` if the store of a memory would have in the clear what is encrypted elsewhere."""
+        for memory in self:
+            from antiphon.memory.sealed import SealedEmbeddings
+
+            if not isinstance(memory.store.embeddings, SealedEmbeddings):
+                raise SettingsError(
+                    f"The store of the memory {memory.name!r} would have its content in plain text: build it with "
+                    "antiphon.memory.SealedEmbeddings(embeddings), omit memory=, or unset ANTIPHON_ENCRYPTION_KEYS."
+                )
 
     @property
     def with_facts(self) -> list[Memory]:

@@ -61,7 +61,7 @@ class Recalls:
 
     def __init__(self, cell: Cell, memories: Memories, cells: Cells) -> None:
         if cell.seal.on:
-            memories.refuse_keys()
+            memories.check_sealed()
         self._memories = memories
         self._of = {memory.name: _Recall(cell, memory, cells) for memory in memories}
 
@@ -95,7 +95,7 @@ class _Recall:
         self._cell = cell
         self._cells = cells
         self._memory = memory
-        self._index = Index(memory)
+        self._index = Index(memory, cell.seal.ring)
         self._former = None if memory.replaces is None else _Recall(cell, memory.replaces, cells)
 
     async def offer(

@@ -1,0 +1,138 @@
+"""Documents of memories with encryption: a store has ciphertexts, and vectors that only the key makes sense of.
+
+The page content of a document is encrypted for its scope, so that it opens in no other one. ``SealedEmbeddings`` opens
+it to embed it, and turns the vector in a way that only the key determines: distances stay what they are, so that any
+store finds the nearest documents, but a model that inverts embeddings reads nothing from the vectors. Queries reach the
+store in the same form. Each key has its own turn and its own scopes, so that documents of earlier keys are found.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import math
+from base64 import b64decode, b64encode
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+
+from antiphon.encryption.keyring import Key, Keyring, keyring_of_process
+from antiphon.errors import KeyMissing, SealBroken
+
+SIGN = "antiphon:sealed:"
+HEAD = b"1:memory"
+MOST_TURNS = 32  # of keys and sizes of vectors that are kept
+
+
+class SealedEmbeddings(Embeddings):
+    """Embeddings for the store of a ``Memory`` with encryption: the store has no text, and vectors that it cannot read.
+
+    ``embeddings`` are those of the model. Without keys, texts and vectors pass unchanged. With a folder as its store,
+    a ``Memory`` does this by itself.
+
+    >>> from antiphon.memory import FaissStore, Memory, SealedEmbeddings, WordEmbeddings
+    >>> sealed = SealedEmbeddings(WordEmbeddings())
+    >>> memory = Memory(FaissStore("recollections", sealed))
+    """
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of texts, encrypted or not. Raises ``KeyMissing`` and ``SealBroken``.
+
+        >>> [len(vector) for vector in sealed.embed_documents(["one", "two"])]
+        [512, 512]
+        """
+        opened = [opened_text(text) for text in texts]
+        vectors = self._embeddings.embed_documents([text for text, _ in opened])
+        return [turned(vector, key) for vector, (_, key) in zip(vectors, opened, strict=True)]
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """``embed_documents``, awaited.
+
+        >>> await sealed.aembed_documents(["one"]) == sealed.embed_documents(["one"])
+        True
+        """
+        opened = [opened_text(text) for text in texts]
+        vectors = await self._embeddings.aembed_documents([text for text, _ in opened])
+        return [turned(vector, key) for vector, (_, key) in zip(vectors, opened, strict=True)]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query, encrypted or not. Raises ``KeyMissing`` and ``SealBroken``.
+
+        >>> len(sealed.embed_query("one"))
+        512
+        """
+        opened, key = opened_text(text)
+        return turned(self._embeddings.embed_query(opened), key)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """``embed_query``, awaited.
+
+        >>> await sealed.aembed_query("one") == sealed.embed_query("one")
+        True
+        """
+        opened, key = opened_text(text)
+        return turned(await self._embeddings.aembed_query(opened), key)
+
+
+def scope_of(scope: str, key: Key) -> str:
+    """Return the scope of what a key encrypts for a scope."""
+    return hashlib.sha256(f"{scope} {key.name}".encode()).hexdigest()[:40]
+
+
+def sealed_text(ring: Keyring, key: Key, scope: str, text: str) -> str:
+    """Encrypt a text for a scope of this key."""
+    head = b":".join((HEAD, key.name.encode(), b""))
+    sealed = ring.cipher(key, scope).seal(text.encode("utf-8", "replace"), head)
+    return f"{SIGN}{scope}:{key.name}:{b64encode(sealed).decode()}"
+
+
+def opened_text(text: str, scope: str | None = None) -> tuple[str, Key | None]:
+    """Return what ``sealed_text`` encrypted, and its key. A text that is not encrypted is returned without one.
+
+    Raises ``KeyMissing``, and ``SealBroken`` for a text of another ``scope`` than the given one.
+    """
+    if not text.startswith(SIGN):
+        return text, None
+    ring = keyring_of_process()
+    if ring is None:
+        raise KeyMissing
+    place, name, body = [*text.removeprefix(SIGN).split(":", 2), "", ""][:3]
+    if scope not in (None, place):
+        raise SealBroken
+    key = ring.named(name)
+    try:
+        sealed = b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise SealBroken from exc
+    return str(ring.cipher(key, place).open(sealed, b":".join((HEAD, name.encode(), b""))), "utf-8"), key
+
+
+def turned(vector: list[float], key: Key | None) -> list[float]:
+    """Turn a vector as only the key can. Lengths, distances and angles of vectors stay what they are."""
+    if key is None:
+        return vector
+    found = np.asarray(vector, dtype=np.float64)
+    for order, cosines, sines in _turns(key.derived("vectors of memories"), len(vector)):
+        found = found[order]
+        one, other = found[: len(cosines)], found[len(cosines) : 2 * len(cosines)]
+        rest = found[2 * len(cosines) :]
+        found = np.concatenate((one * cosines - other * sines, one * sines + other * cosines, rest))
+    return found.tolist()
+
+
+@lru_cache(MOST_TURNS)
+def _turns(secret: bytes, size: int) -> list[tuple[Any, Any, Any]]:
+    """Return turns of pairs of dimensions: of each with each other one in some way, in several rounds."""
+    rounds = 2 * max(1, math.ceil(math.log2(max(size, 2))))
+    found: list[tuple[Any, Any, Any]] = []
+    for number in range(rounds):
+        drawn = hashlib.shake_256(secret + number.to_bytes(2, "big")).digest(16 * size)
+        order = np.argsort(np.frombuffer(drawn[: 8 * size], dtype="<u8"), kind="stable")
+        angles = np.frombuffer(drawn[8 * size :], dtype="<u8")[: size // 2] * (2 * math.pi / 2.0**64)
+        found.append((order, np.cos(angles), np.sin(angles)))
+    return found
