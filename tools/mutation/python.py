@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +140,12 @@ class Mutation:
     def _recorded(self, items: list[pytest.Item]) -> tuple[dict[str, list[str]], dict[str, float]]:
         """Which tests call each function of the core, and how long each takes; tests that fail are left out."""
         found = self._folder / "calls.json"
-        _in_a_fork(lambda: _record(items, self._files, found), float("inf"))
+        said = self._folder / "recorder.txt"
+        code = _in_a_fork(lambda: _record(items, self._files, found), float("inf"), said)
+        if not found.exists():
+            raise RuntimeError(
+                f"the tests could not be recorded, exit code {code}:\n{said.read_text()[-4000:]}"
+            )
         return tuple(json.loads(found.read_text()))  # type: ignore[return-value]
 
 
@@ -182,17 +188,20 @@ def _run_mutant(mutant: Mutant, items: list[pytest.Item]) -> int:
     return 0
 
 
-def _in_a_fork(work: Any, patience: float) -> int:
+def _in_a_fork(work: Any, patience: float, said: Path = Path(os.devnull)) -> int:
     """The exit code of a process that does this; one that takes too long is ended, and has noticed."""
     pid = os.fork()
     if not pid:
         os.setsid()
-        silence = os.open(os.devnull, os.O_RDWR)
+        silence = os.open(said, os.O_WRONLY | os.O_CREAT)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         code = 1
         try:
             code = work()
+        except BaseException:  # noqa: BLE001  (pytest ends a process with some that are no Exception)
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(code)
     deadline = time.monotonic() + patience

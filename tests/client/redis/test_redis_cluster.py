@@ -110,6 +110,20 @@ async def test_a_deployment_keeps_its_number_of_cells(cluster):
             await client.submit("s", "Hi", agent="a")
 
 
+async def test_the_cells_of_a_deployment_ask_the_cluster_once(cluster):
+    before = times_asked(cluster)
+    async with AsyncClient(cluster.url(CELLS)) as client:
+        assert [row async for row in client.sessions()] == []
+        assert 1 <= times_asked(cluster) - before <= 2
+
+
+def times_asked(cluster: Cluster) -> int:
+    counts = [cluster.call(node, "INFO", "commandstats") for node in cluster.nodes]
+    return sum(
+        count["cmdstat_cluster|slots"]["calls"] for count in counts if "cmdstat_cluster|slots" in count
+    )
+
+
 @pytest.mark.one_server
 @pytest.mark.parametrize(
     "url", ["redis+cluster://h:1", "redis+cluster://h:1?cells=x", "redis+cluster://h:1?cells=0"]

@@ -100,6 +100,8 @@ def test_the_next_turn_of_a_session_may_pass_by_a_sleeping_one(order):
     asleep(first)
     assert session.run("And now?").text == "Done."
     first.cancel()
+    with pytest.raises(TurnCancelled):
+        first.result()
 
 
 def test_a_turn_function_sleeps_between_its_steps(workers_runtime):

@@ -6,6 +6,7 @@ from support.here import running_worker
 from support.proxy import Proxy
 
 from antiphon.client import AsyncClient
+from antiphon.errors import StoreUnavailable
 from antiphon.input.request import AgentSpec
 from antiphon.wire.cell import Cell
 from antiphon_worker.process import consumer
@@ -75,3 +76,19 @@ async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis
         turn = await client.submit("s", "two", agent=AGENT)
         assert await turn.status() == "queued"
         await turn.cancel()
+
+
+async def test_a_worker_that_stops_starts_what_it_has_claimed_though_it_cannot_ring(
+    redis_url, redis, monkeypatch
+):
+    async def ring(cell, name):
+        raise StoreUnavailable("Redis is gone.")
+
+    async with AsyncClient(redis_url) as client:
+        async with running_worker(redis_url) as worker:
+            await (await client.submit("s", "one", agent=AGENT)).result(60)
+            await wait_until_async(lambda: is_waiting(redis), 5, "it waits")
+            monkeypatch.setattr(Cell, "ring", ring)
+            worker.drain()
+            turn = await client.submit("s", "two", agent=AGENT)  # its bell ends the wait
+        assert (await turn.result(60)).text

@@ -100,8 +100,7 @@ class Consumer:
         self._room = room or Room(settings.concurrency)
         self._rest = asyncio.Event()  # set while nothing is under way
         self._rest.set()
-        self._token = ""  # names the claim that is not answered yet
-        self._sent = 0.0  # when that claim was first sent: its leases run from then on
+        self._token, self._sent = "", 0.0  # the claim without an answer, and the start of its leases
         self._lost_at = 0.0
         self._others: set[tuple[str, str]] = set()  # queues with turns of other prefixes, which were said
 
@@ -180,9 +179,10 @@ class Consumer:
             await self._outage(exc)
             return True
         except asyncio.CancelledError:
-            with suppress(StoreError):  # turns of a claim under way are ours and are drained with the rest
-                if hearing is not None and not hearing.done():
+            if hearing is not None and not hearing.done():
+                with suppress(StoreError):  # then its time ends the wait
                     await self._cell.ring(self._worker)
+            with suppress(StoreError):  # turns of a claim under way are ours and are drained with the rest
                 self._start(await claiming, mono_deadline)
             raise
         self._token = ""

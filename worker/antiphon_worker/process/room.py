@@ -27,11 +27,12 @@ class Room:
         ``more`` is whether there may be turns to claim now: otherwise the claim waits. Returns the number of places,
         and ``more``, which is true after a wait for a place.
         """
+        most = most if more or not self._shared else 1
         while self._free <= 0:
             self._left.clear()
             await self._left.wait()
             more = True
-        taken = min(most if more or not self._shared else 1, self._free)
+        taken = min(most, self._free)
         self._free -= taken
         return taken, more
 

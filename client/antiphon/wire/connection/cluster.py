@@ -14,6 +14,7 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from redis.asyncio.connection import parse_url
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -94,7 +95,10 @@ class CellsDiffer(ClusterError):
 
 
 class Topology:
-    """Which node has which slot, as the cluster last reported. It is asked again when that turns out to be wrong."""
+    """Which nodes have the cells, as the cluster last reported. It is asked again when that turns out to be wrong.
+
+    The cells of one deployment share it, in all event loops of a process: a cluster of 16,384 slots takes long to list.
+    """
 
     def __init__(self, url: str, cells: int) -> None:
         self.key = ""
@@ -112,8 +116,9 @@ class Topology:
             (known.get("host", "localhost"), known.get("port", 6379)) for known in map(parse_url, seeds)
         ]
         """Their hosts and ports, the known ones first."""
+        self._slots = [key_slot(tag.encode()) for tag in tags(cells)]
         self._owners: dict[int, tuple[str, int]] = {}
-        self._asking = asyncio.Lock()
+        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._asked_at = 0.0
         self._in_doubt = True
 
@@ -130,7 +135,7 @@ class Topology:
 
         Raises ``ClusterError`` if the deployment was created with another number of cells.
         """
-        async with self._asking:
+        async with self._asking.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             if self._in_doubt:
                 await asyncio.sleep(self._asked_at + ASK_INTERVAL_SECONDS - time.monotonic())
                 await self._ask()
@@ -153,9 +158,10 @@ class Topology:
         try:
             self._in_doubt = False
             await manager.initialize()
-            self._owners = {
-                slot: (str(nodes[0].host), int(nodes[0].port)) for slot, nodes in manager.slots_cache.items()
+            first = {
+                slot: manager.slots_cache[slot][0] for slot in self._slots if slot in manager.slots_cache
             }
+            self._owners = {slot: (str(node.host), int(node.port)) for slot, node in first.items()}
             known = [(str(node.host), int(node.port)) for node in manager.nodes_cache.values()]
             self.nodes = list(dict.fromkeys([*known, *self.nodes]))
             await self._check_cells(manager)
@@ -190,6 +196,9 @@ class Topology:
         self._checked = True
 
 
+_known: WeakValueDictionary[tuple[str, ...], Topology] = WeakValueDictionary()
+
+
 class Place:
     """One cell of a cluster: its number, its hash tag, and the slot of that. Raises ``ValueError`` for a wrong URL."""
 
@@ -206,6 +215,11 @@ class Place:
         self.tag = tags(self.cells)[self.number]
         self.slot = key_slot(self.tag.encode())
         self.topology = Topology(url, self.cells)
+
+    def belong(self, key: str) -> None:
+        """Share what is known of the cluster with the other cells of the deployment that has this key."""
+        self.topology = _known.setdefault((*self.topology.seeds, str(self.cells), key), self.topology)
+        self.topology.key = key
 
     @property
     def owner(self) -> tuple[str, int] | None:

@@ -371,7 +371,7 @@ def keys_of(redis: Redis, prefix: str) -> Keys:
     pool, replicated = redis.connection_pool, getattr(redis, "replicated", None)
     keys = Keys(prefix)
     if isinstance(pool, CellPool):
-        pool.place.topology.key = Keys(prefix, FIRST_TAG).cells
+        pool.place.belong(Keys(prefix, FIRST_TAG).cells)
         keys = Keys(prefix, pool.place.tag)
     if replicated is not None:
         replicated.counter = keys.fence

@@ -106,6 +106,7 @@ class Line:
         opening = self._opening
         if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
             opening = self._opening = asyncio.create_task(self._opened(), name="antiphon script line")
+            opening.add_done_callback(_heard)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -193,3 +194,9 @@ def _cancelled() -> bool:
     """Return whether the running task was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _heard(opening: asyncio.Task[Wire]) -> None:
+    """Note a failure: all tasks that waited for the connection may have been cancelled."""
+    if not opening.cancelled():
+        opening.exception()
