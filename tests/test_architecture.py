@@ -110,7 +110,7 @@ OWNERS = {
     "httptools": ["antiphon_worker.providers.http.http1"],
     "psycopg": ["antiphon.stores.postgres"],
     "psycopg_pool": ["antiphon.stores.postgres"],
-    "pydantic": ["antiphon.input.schema", "antiphon.ext.*", "antiphon_worker.mcp.connection"],
+    "pydantic": ["antiphon.input.schema", "antiphon.ext.*", "antiphon_worker.mcp.*"],
     "pydantic_core": [
         "antiphon.ext.pydantic_ai",
         "antiphon.input.json_schema",

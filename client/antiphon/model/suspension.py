@@ -73,7 +73,8 @@ class Wait(Struct, omit_defaults=True):
     That is the end of a sleep or, with the kind ``event``, an event or the end of the time for it. ``call_id`` is the
     tool call that waits, '' if the function of the turn does. ``name`` is that of the wait in its call, and ``event``
     that of the event. ``seconds`` is how long it could still last when the turn was suspended. An event that was sent
-    at the position ``after`` or before is not waited for: the call has received it.
+    at the position ``after`` or before is not waited for: the call has received it. ``about`` is what the event is to
+    answer, if that is a question: see the page about MCP servers.
 
     >>> Wait("call_1", "sleep#2", seconds=28_800.0).id
     'sleep#2:call_1'
@@ -86,6 +87,7 @@ class Wait(Struct, omit_defaults=True):
     until: int | None = None
     event: str = ""
     after: int = 0
+    about: dict[str, Any] | None = None
 
     @property
     def id(self) -> str:

@@ -28,7 +28,9 @@ class DurableCall(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
-    async def wait_for_event(self, event: str, seconds: float) -> Any: ...
+    async def wait_for_event(
+        self, event: str, seconds: float, about: dict[str, Any] | None = None
+    ) -> Any: ...
 
 
 def check_step(name: object, retries: object, timeout: object) -> None:

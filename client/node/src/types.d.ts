@@ -320,6 +320,7 @@ export interface Wait {
   until?: number | null;
   event?: string;
   after?: number;
+  about?: JsonObject | null;
 }
 /** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom. */
 export interface Feedback {

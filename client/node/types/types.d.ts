@@ -320,6 +320,7 @@ export interface Wait {
   until?: number | null;
   event?: string;
   after?: number;
+  about?: JsonObject | null;
 }
 /** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom. */
 export interface Feedback {
@@ -358,6 +359,7 @@ export interface FileEntry {
   size: number;
   media_type?: string | null;
   name?: string | null;
+  by?: string | null;
 }
 /** A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's. */
 export interface Submit {

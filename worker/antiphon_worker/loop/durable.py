@@ -125,20 +125,28 @@ class Durable:
                 await self._wait(place, Wait(self._call_id, name, seconds=seconds))
                 await self.append([DurableResult(self._step, self._call_id, place, name)], [])
 
-    async def wait_for_event(self, event: str, seconds: float) -> Any:
+    @property
+    def repeats(self) -> bool:
+        """Whether the journal has what the code asks for next."""
+        return self._asked.total() + 1 in self._known
+
+    async def wait_for_event(self, event: str, seconds: float, about: dict[str, Any] | None = None) -> Any:
+        """Wait as ``Context.wait_for_event`` does. Those who read the turn see what the event is ``about``."""
         place, name = self._next(f"event {event}")
         known = self._known.get(place)
         if not isinstance(known, DurableResult):
             with self._under_way():
-                known = await self._receive(place, name, event, seconds)
+                known = await self._receive(place, name, event, seconds, about)
         if known.error:
             raise EventTimeout(known.error)
         self._received[event] = known.value["position"]
         return known.value["data"]
 
-    async def _receive(self, place: int, name: str, event: str, seconds: float) -> DurableResult:
+    async def _receive(
+        self, place: int, name: str, event: str, seconds: float, about: dict[str, Any] | None
+    ) -> DurableResult:
         after = self._received.get(event, 0)
-        wait = Wait(self._call_id, name, "event", seconds, event=event, after=after)
+        wait = Wait(self._call_id, name, "event", seconds, event=event, after=after, about=about)
         decision = await self._wait(place, wait)
         got = decision and decision.arguments
         error = "" if got else NO_EVENT.format(event=event)

@@ -19,6 +19,7 @@ from mcp_types import (
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    ErrorData,
     Implementation,
     InputRequiredResult,
     PaginatedRequestParams,
@@ -32,6 +33,7 @@ from antiphon.input.limits import LIMITS
 from antiphon.mcp import MCP
 from antiphon_worker.mcp.credentials import Credentials
 from antiphon_worker.mcp.http import UNREACHABLE
+from antiphon_worker.mcp.questions import NO_ANSWERS, Answers
 from antiphon_worker.mcp.tools import RemoteTool, usable_tools
 
 KEEP_SECONDS = 60.0
@@ -66,7 +68,7 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 client = Client(
-                    transport, cache=None, message_handler=self._heard,
+                    transport, cache=None, message_handler=self._heard, elicitation_callback=_not_in_a_call,
                     client_info=Implementation(name="antiphon", version=version("antiphon")),
                 )  # fmt: skip
                 async with asyncio.timeout(self.server.connect_timeout):
@@ -128,10 +130,15 @@ class Connection:
         self._until = time.monotonic() + keep
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], progress: ProgressFnT
+        self, name: str, arguments: Mapping[str, Any], progress: ProgressFnT, answers: Answers = NO_ANSWERS
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool of the server. Raises ``ToolError``."""
-        params = CallToolRequestParams(name=name, arguments=dict(arguments))
+        """Call a tool of the server, with answers to what it has asked before. Raises ``ToolError``."""
+        params = CallToolRequestParams(
+            name=name,
+            arguments=dict(arguments),
+            input_responses=answers.responses,
+            request_state=answers.state,
+        )
 
         async def send() -> Any:
             return await self._asked(
@@ -195,6 +202,11 @@ class Connection:
 
 class _Mismatch(ToolRaised):
     """The server has refused the headers of a call."""
+
+
+async def _not_in_a_call(context: Any, params: Any) -> ErrorData:
+    """Refuse a question of a server of an earlier protocol, which would have to be answered on this connection."""
+    return ErrorData(code=INVALID_REQUEST, message="Questions need the protocol of 2026-07-28.")
 
 
 def first_of(exc: BaseException) -> BaseException:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mcp_types import InputRequiredResult
+from mcp_types import CallToolResult, InputRequiredResult
 
 from antiphon.errors import InvalidTool, ToolError, ToolRaised
 from antiphon.mcp import MCP, Requester, check_no_shadow, server_of
@@ -15,6 +15,7 @@ from antiphon.tools import Context
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import JournalEntry, steps_of
 from antiphon_worker.mcp.connection import Connection
+from antiphon_worker.mcp.questions import MOST_ROUNDS, NO_ANSWERS, Answers, answers_to, durable_of
 from antiphon_worker.mcp.servers import server
 from antiphon_worker.mcp.tools import Arguments, RemoteTool, content_of, missing_tool
 
@@ -70,16 +71,25 @@ class _User:
         return []
 
     async def _call(self, tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
+        """Call a tool, again with each round of answers to its questions."""
+        durable, answers = durable_of(context), NO_ANSWERS
         async with server(self.server).use(self._requester) as connection:
-            return await _called(connection, tool, arguments, context)
+            for _ in range(MOST_ROUNDS):
+                asked = None
+                if durable is None or not durable.repeats:
+                    result = await _called(connection, tool, arguments, context, answers)
+                    if not isinstance(result, InputRequiredResult):
+                        return content_of(result, connection.credentials)
+                    asked = result
+                answers = await answers_to(asked, context, connection.credentials)
+        raise ToolRaised(f"The tool {tool.name} asked questions {MOST_ROUNDS} times.")
 
 
-async def _called(connection: Connection, tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
+async def _called(
+    connection: Connection, tool: RemoteTool, arguments: Arguments, context: Context, answers: Answers
+) -> CallToolResult | InputRequiredResult:
     async def told(progress: float, total: float | None, message: str | None) -> None:
         fraction = min(max(progress / total, 0.0), 1.0) if total else None
         context.progress(connection.credentials.out_of(message or ""), fraction)
 
-    result = await connection.call(tool.remote, arguments, told)
-    if isinstance(result, InputRequiredResult):
-        raise ToolRaised(f"The tool {tool.name} asks the user for input, which is not supported yet.")
-    return content_of(result, connection.credentials)
+    return await connection.call(tool.remote, arguments, told, answers)

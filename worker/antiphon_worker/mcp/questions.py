@@ -1,0 +1,108 @@
+"""Questions of a tool to the user: the turn is suspended until an event has the answers.
+
+The questions and the server's state are a step in the journal, and the wait shows the questions to those who read the
+turn. Any worker then repeats the call with the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    InputResponses,
+)
+from msgspec import Struct
+from pydantic import ValidationError
+
+from antiphon.errors import EventTimeout, ToolRaised
+from antiphon.tools import Context
+from antiphon.tools.durable import LONGEST_SLEEP
+from antiphon_worker.loop.durable import Durable
+from antiphon_worker.mcp.credentials import Credentials
+
+MOST_ROUNDS = 16
+
+
+class Answers(Struct):
+    """What a call brings that was asked before: the answers, and the state that the server sent with the questions."""
+
+    responses: InputResponses | None = None
+    state: str | None = None
+
+
+NO_ANSWERS = Answers()
+
+
+def durable_of(context: Context) -> Durable | None:
+    """Return the journal of a call, which no call outside of a turn has."""
+    call = context._call  # pyright: ignore[reportPrivateUsage]
+    return cast("Durable | None", call and call.durable)
+
+
+async def answers_to(
+    asked: InputRequiredResult | None, context: Context, credentials: Credentials
+) -> Answers:
+    """Return the answers to what a tool has asked; None is what the journal has. Suspends the turn for them.
+
+    Raises ``ToolRaised`` if they cannot be given.
+    """
+    durable = durable_of(context)
+    if durable is None:
+        raise ToolRaised("The tool asks questions, which needs a turn.")
+
+    async def keep() -> dict[str, Any]:
+        assert asked is not None
+        return {"state": asked.request_state, "questions": _questions(asked, credentials)}
+
+    kept = await durable.step("questions", keep, at_most_once=False)
+    if not kept["questions"]:
+        await durable.sleep(1.0)
+        return Answers(None, kept["state"])
+    event = f"answers:{context.key}"
+    try:
+        found = await durable.wait_for_event(
+            event, LONGEST_SLEEP.total_seconds(), {"questions": kept["questions"]}
+        )
+    except EventTimeout:
+        raise ToolRaised("The questions of the tool were not answered.") from None
+    return Answers(_responses(kept["questions"], found), kept["state"])
+
+
+def _questions(asked: InputRequiredResult, credentials: Credentials) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, request in (asked.input_requests or {}).items():
+        if not isinstance(request, ElicitRequest):
+            raise ToolRaised(f"The tool asks for {request.method}, which is not supported.")
+        params = request.params
+        question: dict[str, Any] = {"message": params.message}
+        if isinstance(params, ElicitRequestFormParams):
+            question["schema"] = params.requested_schema
+        else:
+            question["url"] = params.url
+        found[name] = question
+    said = msgspec.json.encode([found, asked.request_state]).decode()
+    if credentials.out_of(said) != said:
+        raise ToolRaised("The tool repeats credentials in its questions.")
+    return found
+
+
+def _responses(questions: Mapping[str, Any], answers: Any) -> InputResponses:
+    """Read the answers. A question without one is cancelled."""
+    cancelled = {name: {"action": "cancel"} for name in questions}
+    try:
+        return {
+            name: ElicitResult.model_validate(one)
+            for name, one in (cancelled | answers).items()
+            if questions[name]
+        }
+    except (ValidationError, TypeError, KeyError):
+        names = ", ".join(questions)
+        raise ToolRaised(
+            f'The answers must name the questions ({names}), each with {{"action": "accept", "content": {{…}}}}.'
+        ) from None
