@@ -7,7 +7,9 @@ import pytest
 from support.eventually import wait_until_async
 from support.gateway import keys, programs, stand
 from support.here import running_worker
+from support.processes import COMMAND
 from support.revisions import client_of
+from support.stage import Stage, make_app
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
@@ -16,6 +18,7 @@ from antiphon.metrics import families
 from antiphon.model.feedback import Figures, checked_feedback
 from antiphon.redis.deployment import cell_states
 from antiphon.testing import script, tool_call
+from antiphon.wire.feedback import figures_of
 from antiphon_gateway import Access
 from antiphon_worker.app import App
 
@@ -34,14 +37,14 @@ SUPPORT = Agent(
 APP = App(agents=[SUPPORT])
 
 
-async def figures(client) -> Figures:
-    found = [one.figures async for one in client.agents() if one.agent == "support"]
+async def figures(client, agent="support") -> Figures:
+    found = [one.figures async for one in client.agents() if one.agent == agent]
     return sum(found, Figures())
 
 
-async def ended(client, number: int) -> None:
+async def ended(client, number: int, agent="support") -> None:
     async def written() -> bool:
-        return (await figures(client)).turns == number
+        return (await figures(client, agent)).turns == number
 
     await wait_until_async(written, 30, "the figures are written")
 
@@ -73,6 +76,66 @@ async def test_ended_turns_are_counted_by_their_revision(redis_url):
         async with running_worker(redis_url, APP):
             await answered(client)
             await ended(client, 4)
+
+
+async def test_a_turn_in_a_process_of_its_own_is_counted(redis_url, processes, tmp_path):
+    stage = Stage(tmp_path / "stage")
+    worker = processes.worker(redis_url, "--lease", "1", env=stage.env)
+    async with client_of(redis_url) as client:
+        turn = await client.submit("s", "die*2", agent="stage")
+        assert (await turn.result(60)).text
+        await ended(client, 1, "stage")
+        assert (await turn.info()).attempt == 3
+    worker.terminate()
+
+
+@pytest.mark.parametrize("kind", ["rq.Worker", "rq.worker.SimpleWorker"])
+async def test_a_turn_of_rqs_own_worker_is_counted(kind, redis_url, processes, tmp_path):
+    stage = Stage(tmp_path / "stage")
+    async with client_of(redis_url) as client:
+        async with running_worker(redis_url, make_app(stage)):
+            await answered_by_the_stage(client, "s", "Hello")  # so that it is known what the App has
+            await ended(client, 1, "stage")
+        turns = [await client.submit(f"s{number}", "Hello", agent="stage") for number in range(2)]
+        turns.append(await client.submit("f", "fail:rejected", agent="stage"))
+        flags = ("--serializer", "json", "--burst", "--worker-class", kind, "antiphon")
+        worker = processes.start(
+            COMMAND.with_name("rq"), "worker", "-u", redis_url, *flags, name="rq", env=stage.env
+        )
+        assert await asyncio.to_thread(worker.wait, 60) == 0
+        (state,) = await cell_states([redis_url], "ant")
+        assert not state.revisions, "no worker advertises the revision"
+        found = await figures_of(client.connections.cell_of_session("s"), [("stage", revision_of(stage))])
+        assert (found[0].finished, found[0].failed, found[0].rated) == (3, 1, 0)
+        assert found[0].tokens > 0
+
+
+def revision_of(stage) -> str:
+    return make_app(stage).revisions["stage"].id
+
+
+async def answered_by_the_stage(client, session, text):
+    assert (await (await client.submit(session, text, agent="stage")).result(30)).text
+
+
+async def test_a_tenants_feedback_is_listed_without_reading_that_of_others(redis_url, monkeypatch):
+    async with client_of(redis_url) as client, running_worker(redis_url, APP):
+        for number in range(6):
+            turn = await client.submit(
+                f"s{number}", "Hello", agent="support", tenant="a" if number == 3 else "b"
+            )
+            await turn.result(30)
+            await turn.feedback(1)
+        cell, read = client.connections.cell_of_session("s"), []
+        plain = type(cell).turn
+
+        async def counted(self, turn):
+            read.append(turn)
+            return await plain(self, turn)
+
+        monkeypatch.setattr(type(cell), "turn", counted)
+        found = [one.session_id async for one in client.agents().feedback(tenant="a")]
+        assert (found, len(read)) == (["s3"], 1)
 
 
 async def test_feedback_is_kept_with_its_turn_and_counted_for_its_revision(redis_url):

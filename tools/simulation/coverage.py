@@ -15,6 +15,7 @@ NEIGHBOUR = "the clients of a schedule keep to the sessions of their own tenant"
 CLOSED = "no client of a schedule closes a session"
 UNREACHED: dict[str, str] = {
     "archiving/": "sessions leave Redis by the real clock; test_script_archiving.py moves theirs",
+    "count": "figures change no turn; test_script_count.py",
     "conversations/": "they belong to no turn; test_script_conversations.py",
     "memories/": "they change no turn; test_script_memories.py, and the chaos run",
     "cancel TURN_NOT_FOUND": NOBODY,

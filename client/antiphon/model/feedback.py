@@ -69,6 +69,9 @@ class Figures(Struct, omit_defaults=True):
         """
         return self.scores / self.rated if self.rated else None
 
+    def __sub__(self, other: Figures) -> Figures:
+        return Figures(*(getattr(self, name) - getattr(other, name) for name in self.__struct_fields__))
+
     def __add__(self, other: Figures) -> Figures:
         return Figures(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 

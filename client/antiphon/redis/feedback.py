@@ -59,7 +59,7 @@ async def list_rated(cells: Cells, wanted: Wanted) -> AsyncGenerator[RatedTurn, 
 
 
 async def _of_cell(cell: Cell, wanted: Wanted) -> AsyncGenerator[RatedTurn, None]:
-    async for at, turn in rated_turns(cell, wanted.since):
+    async for at, turn in rated_turns(cell, wanted.since, wanted.tenant):
         try:
             record = await cell.turn(TurnId(turn))
             info = turn_info(record)

@@ -50,21 +50,37 @@ def feedback_of(record: TurnRecord) -> Feedback | None:
         return msgspec.structs.replace(found, at=int(record.fields.get("rated_at") or 0))
 
 
-async def rated_turns(cell: Cell, since: int) -> AsyncGenerator[tuple[int, str], None]:
-    """Yield the time and the id of each turn with feedback since a time, the last one first. Raises ``StoreError``."""
-    after = None
-    while found := await places(cell, cell.keys.rated, after, PAGE, last_first=True, low=since):
+async def rated_turns(
+    cell: Cell, since: int, tenant: str | None = None
+) -> AsyncGenerator[tuple[int, str], None]:
+    """Yield the time and the id of each turn with feedback since a time, the last one first, perhaps of a tenant.
+
+    Raises ``StoreError``.
+    """
+    key, after = cell.keys.rated if tenant is None else cell.keys.rated_of(tenant), None
+    while found := await places(cell, key, after, PAGE, last_first=True, low=since):
         for at, turn in found:
             yield int(at), turn
         after = found[-1]
 
 
-def write_figures(pipe: Any, cell: Cell, worker: str, found: Mapping[tuple[str, str], bytes]) -> None:
-    """Let a pipeline write the encoded figures of a worker process, each as a whole: repeating it changes nothing."""
-    for revision, figures in found.items():
-        key = cell.keys.figures(figures_id(*revision))
-        pipe.hset(key, worker, figures)
-        pipe.pexpire(key, LASTS_MS)
+async def keep_figures(
+    cell: Cell, revision: tuple[str, str], worker: str, found: Figures, *, known: bool
+) -> bool:
+    """Keep what a worker process has counted since its start, as a whole: repeating it changes nothing.
+
+    Returns False where its figures that are ``known`` to Redis were added up with those of other processes: it counts
+    anew from there. Without a ``worker``, ``found`` are those of one turn. Raises ``StoreError``.
+    """
+    match await cell.run(
+        "count", figures_id(*revision), worker, encode(found), "1" if known else "", LASTS_MS
+    ):
+        case [b"COUNTED"]:
+            return True
+        case [b"ADDED_UP"]:
+            return False
+        case answer:
+            raise unexpected("count", answer)
 
 
 async def figures_of(cell: Cell, revisions: Sequence[tuple[str, str]]) -> list[Figures]:

@@ -162,9 +162,11 @@ KINDS: tuple[Kind, ...] = (
          "31 days after the last worker with it"),
     Kind("promotions", "promotions", "string", "which revisions of agents sessions take at their next turns, as JSON "
          "by agent", "until the last one is reset", lasting=True),
-    Kind("figures", "figures:{}", "hash", "how the turns of an agent's revision ended: figures of each worker "
-         "process, as JSON by its name, and the feedback (`rated`, `scores`)", "31 days after the last such turn"),
+    Kind("figures", "figures:{}", "hash", "how the turns of an agent's revision ended: figures of the last 100 "
+         "worker processes, as JSON by their names, those of others (`past`), and the feedback (`rated`, `scores`)",
+         "31 days after the last such turn"),
     Kind("rated", "rated", "sorted set", "turns with feedback, by its time", "8 days after the last feedback"),
+    Kind("rated_of", "rated:{}", "sorted set", "those of a tenant", "8 days after the last feedback"),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the wake-up key of a queue or a stopping worker, at most one entry",
@@ -291,6 +293,7 @@ class Keys:
     held = _Of()
     app = _Of()
     figures = _Of()
+    rated_of = _Of()
     handed_out = _Of()
     bell = _Of()
     control = _Of()

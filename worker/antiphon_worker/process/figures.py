@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
+from antiphon.errors import StoreError
 from antiphon.model.feedback import Figures
+from antiphon.wire.cell import Cell
+from antiphon.wire.feedback import keep_figures
 from antiphon_worker.loop.steps import ToolFinished
 from antiphon_worker.process.outcomes import Cancelled, Failed, Finished, Outcome
 from antiphon_worker.process.turn import TurnAttempt, TurnRunner
@@ -28,6 +35,43 @@ class CountingRunner(TurnRunner):
         figures = self._of_agents.get(run.agent or "")
         if figures is not None:
             _add(figures, run, outcome, seconds)
+
+
+class WrittenFigures:
+    """Writes the figures that a process has counted since its start, where they have changed."""
+
+    def __init__(
+        self, cell: Cell, worker: str, counted: Callable[[], Mapping[tuple[str, str], Figures]]
+    ) -> None:
+        self._cell = cell
+        self._worker = worker
+        self._counted = counted
+        self._written: dict[tuple[str, str], Figures] = {}
+        self._added_up: dict[
+            tuple[str, str], Figures
+        ] = {}  # the part that is no longer in the process's own name
+
+    async def write(self) -> None:
+        """Write what Redis does not have. Raises ``StoreError``: the next call makes up for it."""
+        for revision, counting in self._counted().items():
+            found = replace(counting)
+            if found == self._written.get(revision):
+                continue
+            while not await self._keep(revision, found):
+                self._added_up[revision] = self._written[revision]
+            self._written[revision] = found
+
+    async def _keep(self, revision: tuple[str, str], found: Figures) -> bool:
+        gone = self._added_up.get(revision, Figures())
+        known = self._written.get(revision, gone) != gone
+        return await keep_figures(self._cell, revision, self._worker, found - gone, known=known)
+
+
+async def add_figures(cell: Cell, runner: CountingRunner) -> None:
+    """Add what a process counted that runs a single turn. Without Redis, it is not counted."""
+    for revision, found in runner.figures.items():
+        with suppress(StoreError):
+            await keep_figures(cell, revision, "", found, known=False)
 
 
 def _add(figures: Figures, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:

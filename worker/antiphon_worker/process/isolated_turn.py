@@ -20,9 +20,9 @@ from antiphon.wire.connection.open import open_redis
 from antiphon.wire.records import ClaimedTurn, TurnRecord
 from antiphon_worker.app import App
 from antiphon_worker.observing.observer import observer_of
+from antiphon_worker.process.figures import CountingRunner, add_figures
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.process.publisher import Publisher
-from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.resilience import AskedLimits
 from antiphon_worker.rq.presence import AppParts
 from antiphon_worker.settings import Settings
@@ -143,7 +143,7 @@ async def _run_held(
     observer = observer_of(settings, cell.name, app)
     cells = open_cells(settings.cell_urls, prefix=settings.prefix)
     several = cells if len([*cells]) > 1 else None
-    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), several, observer)
+    runner = CountingRunner(cell, publisher, app, settings, AskedLimits(cell), several, observer)
     work = asyncio.create_task(runner.run(turn, lease))
     try:
         await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)
@@ -151,6 +151,7 @@ async def _run_held(
             if service.done():
                 service.result()  # a service has failed: stop the turn and end the process
         await work
+        await add_figures(cell, runner)
     finally:
         tasks: list[asyncio.Task[Any]] = [work, giving_back, *services]
         for task in tasks:

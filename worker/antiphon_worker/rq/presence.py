@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -17,14 +17,12 @@ import msgspec
 from msgspec import Struct, field
 from redis.exceptions import RedisError
 
-from antiphon.errors import StoreUnavailable
+from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.handoffs import tool_of
 from antiphon.input.request import AgentSpec
-from antiphon.model.feedback import Figures
 from antiphon.model.revisions import Revision
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.feedback import write_figures
 from antiphon.wire.lists.workers import FIELD
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class Presence:
         running: Callable[[], list[tuple[str, str]]],
         ended: Callable[[], tuple[int, int, float]],
         load: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
-        figures: Callable[[], Mapping[tuple[str, str], Figures]] = dict,
+        write_figures: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._cell = cell
         self._worker = worker
@@ -60,8 +58,7 @@ class Presence:
         self._shown: dict[tuple[str, str], float] = {}  # those in RQ's records, and since when
         self._ended = ended  # finished turns, failed turns, and the seconds of both
         self._load = load  # tokens of attempts that have ended, and how many seconds late events are
-        self._figures = figures  # of the turns that have ended, by agent and revision
-        self._written: dict[tuple[str, str], bytes] = {}  # those that Redis has
+        self._write_figures = write_figures  # of the turns that have ended
         self._app = app
         self._told_at: float | None = None  # since when Redis has the revisions of the App
         self.advertised = asyncio.Event()
@@ -116,22 +113,19 @@ class Presence:
         if tells := self._told_at is None or now - self._told_at >= TELL_SECONDS:
             key, known = self._cell.keys.app(self._app.digest()), msgspec.json.encode(self._app.revisions)
             pipe.set(key, known, ex=APP_TTL_SECONDS)
-        changed = self._changed_figures(pipe)
         try:
             await pipe.execute()
         except (RedisError, OSError):
             return  # the consumer logs that Redis is unreachable; the next beat makes up for this one
-        self._written |= changed
         if tells:
             self._told_at = now
             self.advertised.set()
+        await self._count()
 
-    def _changed_figures(self, pipe: Any) -> dict[tuple[str, str], bytes]:
-        """Write the figures that Redis does not have."""
-        known = {key: msgspec.json.encode(one) for key, one in self._figures().items()}
-        changed = {key: one for key, one in known.items() if self._written.get(key) != one}
-        write_figures(pipe, self._cell, self._worker, changed)
-        return changed
+    async def _count(self) -> None:
+        if self._write_figures is not None:
+            with suppress(StoreError):  # as above
+                await self._write_figures()
 
     def _show(self, pipe: Any, running: list[tuple[str, str]]) -> None:
         """Write RQ's index of what this worker executes, and a record of each."""
@@ -169,12 +163,12 @@ class Presence:
         for queue in self._queues:
             pipe.srem(self._cell.keys.of_rq("rq_workers_of", queue), key)
         pipe.delete(key)
-        self._changed_figures(pipe)
         self._show(pipe, [])
         try:
             await pipe.execute()
         except (RedisError, OSError):
             return  # the record's TTL removes it
+        await self._count()
 
 
 def _now() -> str:
