@@ -101,7 +101,10 @@ OWNERS = {
     "mcp_types": ["antiphon_worker.mcp.*"],
     "anyio": ["antiphon_worker.mcp.stdio"],
     "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents"],
-    "anthropic": ["antiphon_worker.providers.anthropic.provider"],
+    "anthropic": [
+        "antiphon_worker.providers.anthropic.clouds",
+        "antiphon_worker.providers.anthropic.provider",
+    ],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
         for name in ("connection", "failures", "http1", "posting", "prepared", "transport")

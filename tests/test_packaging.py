@@ -40,7 +40,7 @@ EXTRAS = {
     "langchain": ["antiphon.ext.langchain"],
     "langgraph": ["antiphon.ext.langgraph"],
     "llama-index": ["antiphon.ext.llama_index"],
-    "memory": ["antiphon.memory.faiss_store", "antiphon.memory.word_embeddings"],
+    "memory": ["antiphon.memory.faiss_store", "antiphon.memory.sealed", "antiphon.memory.word_embeddings"],
     "metrics": ["antiphon.metrics"],
     "openai-agents": ["antiphon.ext.openai_agents"],
     "postgres": ["antiphon.stores.postgres"],

@@ -52,7 +52,11 @@ class ModelService(ABC):
         self._name = name
         self.options = Options(**options)
         check_own_headers(self.options.headers)
-        self.connection = self.connect(self.options)
+        self.connection = self.connected()
+
+    def connected(self) -> Connection:
+        """Return the connection to the service, which connects on first use."""
+        return self.connect(self.options)
 
     @property
     def name(self) -> str:

@@ -218,7 +218,12 @@ class Connection(ABC):
             raise self.publishable(error) from None
 
     def _scope(self, provider: str, call: Call, headers: Mapping[str, str], client: Any) -> str:
-        key = headers.get("Authorization") or client.api_key or getattr(client, "auth_token", None) or ""
+        key = (
+            headers.get("Authorization")
+            or getattr(client, "api_key", None)
+            or getattr(client, "auth_token", None)
+            or ""
+        )
         scope = self._scopes.get((call.model, key))
         if scope is None:
             if len(self._scopes) >= MOST_SCOPES:
