@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.model.feedback import Feedback, Figures
 from antiphon.wire.feedback import figures_of, keep_figures, rate
-from antiphon_worker.process.figures import WrittenFigures
+from antiphon_worker.process.figures import _Written
 
 REVISION = ("support", "r1")
 KEY = "ant:figures:support@r1"
@@ -77,8 +77,7 @@ async def test_whatever_is_lost_and_added_up_every_turn_counts_once(cell, monkey
     choose, ended = random.Random(5), 0
     counting = [Figures() for _ in range(160)]
     writers = [
-        WrittenFigures(cell, f"w{number}", lambda one=one: {REVISION: one})
-        for number, one in enumerate(counting)
+        _Written(cell, f"w{number}", lambda one=one: {REVISION: one}) for number, one in enumerate(counting)
     ]
     run, lost = cell.run, []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +30,10 @@ class CountingRunner(TurnRunner):
         revisions = self.app.revisions
         return {(name, revisions[name].id): one for name, one in self._of_agents.items() if one.turns}
 
+    def writer(self, worker: str) -> Callable[[], Awaitable[None]]:
+        """Return what writes the figures of this process. Raises ``StoreError``."""
+        return _Written(self.cell, worker, lambda: self.figures).write
+
     def count(self, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:
         super().count(run, outcome, seconds)
         figures = self._of_agents.get(run.agent or "")
@@ -37,7 +41,7 @@ class CountingRunner(TurnRunner):
             _add(figures, run, outcome, seconds)
 
 
-class WrittenFigures:
+class _Written:
     """Writes the figures that a process has counted since its start, where they have changed."""
 
     def __init__(

@@ -23,7 +23,7 @@ from antiphon_worker.memory.titles import Titles
 from antiphon_worker.observing.observer import observer_of, watch_redis
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.control import Control
-from antiphon_worker.process.figures import CountingRunner, WrittenFigures
+from antiphon_worker.process.figures import CountingRunner
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
@@ -107,8 +107,7 @@ class Worker:
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
             cell, self.name, self.settings.queues, runner.placement.parts, lambda: consumer.busy, consumer.running,
-            lambda: runner.ended, lambda: (runner.tokens, publisher.lag),
-            WrittenFigures(cell, self.name, lambda: runner.figures).write,
+            lambda: runner.ended, lambda: (runner.tokens, publisher.lag), runner.writer(self.name),
         )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:
