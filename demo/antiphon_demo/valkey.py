@@ -78,6 +78,7 @@ class EmbeddedValkey:
         settings = {
             "bind": HOST, "port": self.port, "dir": self._folder, "logfile": self._folder / LOG, "save": "",
             "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction",
+            "stream-node-max-bytes": 1024, "hash-max-listpack-value": 1024,
         }  # fmt: skip
         config = self._folder / "valkey.conf"
         config.write_text("".join(f'{name} "{value}"\n' for name, value in settings.items()))

@@ -32,6 +32,10 @@ class ModelProcess:
         return self.process.pid
 
 
+COMPACT = {"stream-node-max-bytes": "1024", "hash-max-listpack-value": "1024"}
+"""What docs/deployment.md recommends."""
+
+
 class Stand:
     """What one measurement runs on."""
 
@@ -43,7 +47,7 @@ class Stand:
 
     def new_redis(self) -> RedisServer:
         """One more Redis, empty."""
-        server = RedisServer().start()
+        server = RedisServer(config=COMPACT).start()
         self._servers.append(server)
         return server
 

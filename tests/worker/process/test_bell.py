@@ -58,20 +58,22 @@ async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis
     monkeypatch.setattr(consumer, "BELL_SECONDS", 100)  # longer than this test waits for anything
     claim, asking = Cell.claim, []
 
-    async def asked(cell, *args, **options):
-        asking.append("")
+    async def asked(cell, name, *args, **options):
+        asking.append(name)
         try:
-            return await claim(cell, *args, **options)
+            return await claim(cell, name, *args, **options)
         finally:
-            asking.pop()
+            asking.remove(name)
 
     monkeypatch.setattr(Cell, "claim", asked)
     async with AsyncClient(redis_url) as client:
         async with running_worker(redis_url, lease=400) as worker:
             await (await client.submit("s", "one", agent=AGENT)).result(60)
-            await wait_until_async(lambda: asking and is_waiting(redis), 5, "a claim stands behind a bell")
+            await wait_until_async(
+                lambda: worker.name in asking and is_waiting(redis), 5, "a claim stands behind a bell"
+            )
             worker.drain()
-            await wait_until_async(lambda: not asking, 5, "it was taken back")
+            await wait_until_async(lambda: worker.name not in asking, 5, "it was taken back")
         assert not is_waiting(redis)
         turn = await client.submit("s", "two", agent=AGENT)
         assert await turn.status() == "queued"

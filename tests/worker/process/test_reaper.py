@@ -25,7 +25,7 @@ class Looked:
             return up
 
         monkeypatch.setattr(module, "seconds_up", seconds_up)
-        monkeypatch.setattr(module, "PAUSE_SECONDS", 0.01)
+        monkeypatch.setattr(Reaper, "pause_seconds", 0.01)
 
     async def server_ms(self):
         return (time.monotonic() + self.ahead) * 1000
@@ -79,10 +79,11 @@ async def test_while_many_are_due_it_does_not_pause(monkeypatch):
 
     async def many(**_):
         cell.reaped += 1
-        monkeypatch.setattr(module, "PAUSE_SECONDS", 3600.0)
+        reaper.pause_seconds = 3600.0  # of this one only: there are workers of other tests in this process
         return [Reaped("s", "t", "resumed")] * (module.AT_ONCE if cell.reaped < 3 else 1)
 
     cell.reap = many
-    task = asyncio.create_task(Reaper(cell, Settings(lease=10)).run())
+    reaper = Reaper(cell, Settings(lease=10))
+    task = asyncio.create_task(reaper.run())
     await wait_until_async(lambda: cell.reaped == 3)
     await stopped(task)

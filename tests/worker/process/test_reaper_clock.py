@@ -7,7 +7,6 @@ import pytest
 from support.cells import LEASE_MS, open_cell
 from support.eventually import wait_until_async
 
-from antiphon_worker.process import reaper
 from antiphon_worker.process.reaper import Reaper
 from antiphon_worker.settings import Settings
 
@@ -30,7 +29,7 @@ class Clock:
 async def test_a_clock_that_is_put_forward_makes_no_crash_of_a_turn_that_is_renewed(
     redis_url, monkeypatch, caplog, jump_ms
 ):
-    monkeypatch.setattr(reaper, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(Reaper, "pause_seconds", 0.01)
     async with open_cell(redis_url) as cell:
         monkeypatch.setattr(cell, "server_ms", Clock(cell).server_ms)
         looks = []

@@ -14,7 +14,6 @@ from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.reaper")
 
-PAUSE_SECONDS = 0.25
 AT_ONCE = 100
 
 ORDINARY = ("due", "retried", "cancelled", "resumed", "not_decided")
@@ -41,6 +40,8 @@ class Reaper:
     are due do not wait for it.
     """
 
+    pause_seconds = 0.25
+
     def __init__(self, cell: Cell, settings: Settings) -> None:
         self._cell = cell
         self._settings = settings
@@ -50,11 +51,11 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap until cancelled."""
-        await asyncio.sleep(PAUSE_SECONDS)  # a starting worker opens its connections one after the other
+        await asyncio.sleep(self.pause_seconds)  # a starting worker opens its connections one after the other
         self._wait(await self._quiet_seconds())
         acts: list[Reaped] = []
         while True:
-            await asyncio.sleep(PAUSE_SECONDS if len(acts) < AT_ONCE else 0.0)
+            await asyncio.sleep(self.pause_seconds if len(acts) < AT_ONCE else 0.0)
             try:
                 await self._look_at_clocks()
                 acts = await self._cell.reap(
@@ -91,7 +92,7 @@ class Reaper:
         ahead_ms = await self._cell.server_ms() - time.monotonic() * 1000
         self._compare_clocks(ahead_ms)
         now = time.monotonic()
-        if now - self._looked > PAUSE_SECONDS + self._settings.lease / 4:
+        if now - self._looked > self.pause_seconds + self._settings.lease / 4:
             self._wait(self._settings.lease)
         self._looked = now
 

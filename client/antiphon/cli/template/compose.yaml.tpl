@@ -3,7 +3,7 @@ services:
   redis:
     image: redis:7-alpine
     # Redis logs its writes and rejects new turns when its memory is full, instead of dropping accepted ones.
-    command: ["redis-server", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"]
+    command: ["redis-server", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--stream-node-max-bytes", "1024", "--hash-max-listpack-value", "1024"]
     ports: ["127.0.0.1:6379:6379"]
     volumes: ["redis-data:/data"]
     healthcheck:
