@@ -67,6 +67,9 @@ class Sink:
     def text(self, step, text):
         pass
 
+    async def drain(self):
+        pass
+
 
 def graph_of(machine):
     """Two calls, each answered by a node, and an answer. No two answers of a model are alike."""

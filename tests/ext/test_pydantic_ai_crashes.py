@@ -67,6 +67,9 @@ class Machine:
     def text(self, step, text):
         pass
 
+    async def drain(self):
+        pass
+
 
 def agent_of(machine):
     async def answer(messages, info):

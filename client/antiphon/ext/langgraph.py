@@ -379,6 +379,8 @@ class GraphRunner(TurnFunction):
     (``turn_function``).
     """
 
+    runs_hooks = False  # its nodes have called models and tools before the turn learns of it
+
     def __init__(
         self,
         graph: Any,

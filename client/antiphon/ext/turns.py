@@ -47,19 +47,21 @@ class FunctionTurn(Protocol):
     @property
     def context(self) -> Context: ...
 
-    async def model_call(self, ask: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
+    async def model_call(self, ask: Callable[..., Awaitable[ModelAnswer]]) -> ModelAnswer:
         """Make the next model call, or return the answer that an earlier attempt at the turn has had.
 
-        An answer with tool calls is in the journal when this returns. Raises the errors of ``ask``, ``LimitReached``
-        and ``StepLimitReached``. Inside a tool call, ``ask`` is awaited and nothing is kept.
+        ``ask`` takes nothing, or the request as the turn's hooks have changed it, with its ``model``, ``system``,
+        ``messages`` and ``params``. An answer with tool calls is in the journal when this returns. Raises the errors
+        of ``ask``, ``LimitReached`` and ``StepLimitReached``. Inside a tool call, nothing is kept.
         """
         ...
 
-    async def tool_call(self, call_id: str, run: Callable[[Context], Awaitable[Any]]) -> ToolResult:
+    async def tool_call(self, call_id: str, run: Callable[..., Awaitable[Any]]) -> ToolResult:
         """Run a call of the last answer, or return the result that an earlier attempt at the turn has had.
 
-        What ``run`` returns is text, or is written as JSON. It is in the journal when this returns. Raises the errors
-        of ``run``. A call that no answer has is run, and not kept.
+        ``run`` takes the context, and perhaps the arguments as hooks or a person have changed them. A call about which
+        a hook asks a person suspends the turn. What ``run`` returns is text, or is written as JSON. It is in the
+        journal when this returns. Raises the errors of ``run``. A call that no answer has is run, and not kept.
         """
         ...
 
@@ -114,6 +116,9 @@ class TurnFunction:
     On workers, give it a name: ``App(providers={"support": TurnFunction(run)})``. The agent's own tools, approvals and
     fallbacks are not used: an agent that has any fails its turns. A turn that steers waits, and is one of its own.
     """
+
+    runs_hooks = True
+    """Whether hooks of model calls and tools can run: before and after each call."""
 
     def __init__(self, run: Callable[[FunctionTurn], Awaitable[Any]], name: str = "function") -> None:
         self.run = run

@@ -60,6 +60,9 @@ class Sink:
     def text(self, step, text):
         pass
 
+    async def drain(self):
+        pass
+
 
 async def loop_of(turn, machine):
     for number, names in enumerate(STEPS, 1):

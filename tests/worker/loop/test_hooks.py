@@ -541,13 +541,6 @@ def test_hooks_of_turns_and_steps_apply_to_turn_functions():
     assert seen == ["TurnStart", "StepStart", "StepEnd", "TurnEnd"]
 
 
-def test_a_turn_function_does_not_run_without_the_hooks_that_it_cannot_have():
-    def see(moment: ModelStart): ...
-
-    with pytest.raises(TurnFailed, match="hooks= of the agent is not supported"):
-        function_agent([see]).session().run("Hi")
-
-
 # Retries and costs.
 
 

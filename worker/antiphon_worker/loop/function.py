@@ -17,20 +17,20 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import AgentError, StepLimitReached, TurnFailed
-from antiphon.events import Event, ReasoningDelta, StepFinished, ToolCallDelta, ToolCallEvent
+from antiphon.events import Event, StepFinished, ToolCallEvent
 from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.hooks import ModelEnd, ModelStart, ToolEnd, ToolStart
 from antiphon.input.values import now_ms
 from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult, Wait
 from antiphon.tools import Context
 from antiphon.tools.results import decided_result, noted
-from antiphon.window import byte_size
 from antiphon_worker.loop.durable import CallWaits, Durable, durable_entries
+from antiphon_worker.loop.function_model import FunctionModel, ask_model, required
 from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.loop import LoopResult, Suspended
 from antiphon_worker.loop.output import ExpectedOutput
 from antiphon_worker.loop.step_calls import as_approved, beyond, error_result, result_event, told
-from antiphon_worker.loop.step_events import Sink, check_form
+from antiphon_worker.loop.step_events import Discarded, Sink, StepEvents, check_form
 from antiphon_worker.loop.steps import (
     CallsOpened,
     Journal,
@@ -47,7 +47,14 @@ from antiphon_worker.loop.steps import (
 )
 from antiphon_worker.loop.toolbox import RunningCall, ToolBox, described, is_stop
 from antiphon_worker.loop.visible_history import whole
-from antiphon_worker.providers.base import ModelRequest
+from antiphon_worker.providers.base import (
+    Increment,
+    ModelRequest,
+    Outlet,
+    ReasoningPiece,
+    TextPiece,
+    ToolCallPiece,
+)
 from antiphon_worker.providers.errors import error_of_exception
 from antiphon_worker.resilience import CallTimeouts
 
@@ -74,7 +81,7 @@ async def run_function(
     Raises its ``AgentError``, and ``TurnFailed`` for other exceptions. Errors of the journal and stop signals pass
     through.
     """
-    _check(inp, function.name)
+    _check(inp, function)
     turn = _Turn(inp, function.name, toolbox, journal, sink, context, decisions or {})
     try:
         said = await function.run(turn)
@@ -96,20 +103,25 @@ async def run_function(
     return Suspended(waiting) if waiting else await turn.result(said)
 
 
-def _check(inp: LoopInput, name: str) -> None:
+def _check(inp: LoopInput, function: TurnFunction) -> None:
+    hooks = inp.hooks
     own = [
         word
         for word, used in (
             ("tools", inp.tools), ("caller_tools", inp.caller_tools), ("fallback", inp.fallback),
             ("approval", inp.rules != Rules()),
-            ("hooks", inp.hooks is not None and inp.hooks.has(ModelStart, ModelEnd, ToolStart, ToolEnd)),
         )
         if used
     ]  # fmt: skip
     if own:
         raise TurnFailed(
-            f"A function runs the turns of {name!r}: {own[0]}= of the agent is not supported with it: omit it."
-            + (" Hooks of turns and steps are." if own[0] == "hooks" else ""),
+            f"A function runs the turns of {function.name!r}: {own[0]}= of the agent is not supported with it: "
+            "omit it.",
+            code="turn_function",
+        )
+    if hooks and not function.runs_hooks and hooks.has(ModelStart, ModelEnd, ToolStart, ToolEnd):
+        raise TurnFailed(
+            f"The turns of {function.name!r} run no hooks of model calls and tools: use hooks of turns and steps.",
             code="turn_function",
         )
 
@@ -149,42 +161,37 @@ class _Turn:
         self.context = self._own_context(context, "")
         self._unwritten: list[JournalEntry] = []
         self._writing = asyncio.Lock()
-        self.heard = False
+        self._paying = asyncio.Lock()
+        self._outlet: Outlet | None = None  # where the pieces of the answer go while a model is asked
         self.fault: BaseException | None = None  # ends the turn, also where a framework has caught it
         inp.meter.begin(inp.model, [step.entry.usage for step in self._recorded])
 
     # What the function publishes.
 
-    @property
-    def full(self) -> bool:
-        return self._sink.full
-
-    @property
-    def received(self) -> int:
-        """How many bytes of the answer have come."""
-        return byte_size(self._sink.said())
-
     async def text(self, text: str) -> None:
-        if text and not _in_a_tool.get():
-            self.heard = True
-            self._sink.text(self._number, text)
-            await self._room()
+        if text:
+            await self._put(TextPiece(text))
 
     async def reasoning(self, text: str) -> None:
-        await self._put(ReasoningDelta(step=self._number, text=text))
+        await self._put(ReasoningPiece(text))
 
     async def call_delta(self, call_id: str, name: str, arguments: str) -> None:
-        await self._put(ToolCallDelta(step=self._number, call_id=call_id, name=name, arguments=arguments))
+        await self._put(ToolCallPiece(call_id, name, arguments))
 
-    async def _put(self, event: Event) -> None:
+    async def _put(self, piece: Increment) -> None:
+        if _in_a_tool.get():
+            return
+        outlet = self._outlet or self._events()
+        outlet.append(piece)
+        if outlet.full:
+            await outlet.drain()
+
+    def _events(self) -> StepEvents:
+        return StepEvents(self._number, self._name, self._sink)
+
+    def _hear(self, outlet: Outlet | None) -> None:
         if not _in_a_tool.get():
-            self.heard = True
-            self._sink.put(event)
-            await self._room()
-
-    async def _room(self) -> None:
-        if self._sink.full:
-            await self._sink.drain()
+            self._outlet = outlet
 
     @property
     def _number(self) -> int:
@@ -192,9 +199,9 @@ class _Turn:
 
     # What it calls.
 
-    async def model_call(self, ask: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
+    async def model_call(self, ask: Callable[..., Awaitable[ModelAnswer]]) -> ModelAnswer:
         if _in_a_tool.get():
-            answer = await ask()
+            answer = await self._asked(ask, Discarded())
             self._inp.meter.count(answer.usage, answer.model, self.model)
             return answer
         if self.waiting:
@@ -211,15 +218,34 @@ class _Turn:
         except BaseException as exc:
             self.fault = self.fault or exc
             raise
-        timeouts = self._inp.timeouts
+        timeouts, outlet = self._inp.timeouts, self._events()
         try:
-            async with nullcontext() if timeouts is None else CallTimeouts(timeouts, self._name, self):
-                answer = await ask()
+            async with nullcontext() if timeouts is None else CallTimeouts(timeouts, self._name, outlet):
+                answer = await self._asked(ask, outlet)
         except asyncio.CancelledError:
-            sent = [*self._inp.history, *self._inp.new_messages, *(one.entry.message for one in self._steps)]
-            self._inp.meter.count_stopped(ModelRequest(self.model, sent), None, self)
+            self._inp.meter.count_stopped(self._request(), None, outlet)
             raise
         return await self._answered(answer)
+
+    async def _asked(self, ask: Callable[..., Awaitable[ModelAnswer]], outlet: Outlet) -> ModelAnswer:
+        """Make a model call. What is not an error of the function itself ends the turn, also if it is caught."""
+        model = FunctionModel(self._name, ask, self._hear)
+        try:
+            async with nullcontext() if self._inp.charge is None else self._paying:
+                return await ask_model(self._inp, model, self._request(), outlet)
+        except BaseException as exc:
+            if exc is not model.error and not is_stop(exc):
+                self.fault = self.fault or exc
+            raise
+
+    def _request(self) -> ModelRequest:
+        """Return what is known of the next request: a function may send something else."""
+        done = [
+            message
+            for step in self._steps
+            for message in ([step.entry.message] if step.open_calls else step.messages)
+        ]
+        return ModelRequest(self.model, [*self.messages, *done], self.system, params=dict(self.params))
 
     def _check_limits(self) -> None:
         if len(self._steps) >= self._inp.max_steps:
@@ -254,26 +280,30 @@ class _Turn:
                 self._sink.put(event)
         return msgspec.structs.replace(answer, message=message, usage=usage, model=model)
 
-    async def tool_call(self, call_id: str, run: Callable[[Context], Awaitable[Any]]) -> ToolResult:
+    async def tool_call(self, call_id: str, run: Callable[..., Awaitable[Any]]) -> ToolResult:
         step, call = self._call(call_id)
+        changes = required(run) == 2
         if step is None or call is None:
-            return ToolResult(call_id, _content(await run(self._own_context(self.context, call_id))))
+            context = self._own_context(self.context, call_id)
+            return ToolResult(call_id, _content(await (run(context, {}) if changes else run(context))))
         refusal = beyond(self._inp.max_tool_calls, call_id, self._steps)
         if call_id not in step.results and refusal:
             await self._finished(step, [error_result(call, refusal)])
+        await self._ask_hooks(step, call, fixed=not changes)
         if call_id not in step.results:
             decision = self._decision(step, call_id)
             if decision is not None and call_id not in step.begun:
                 step.begun.add(call_id)
                 await self._write([ToolStarted(step.entry.step, call_id, again=True)], [])
-            call = as_approved(call, decision)
+            call = as_approved(step.as_hooked(call), decision)
             durable = self._durable_of(call_id, step.entry.step, decision)
             running = RunningCall(call, step.entry.step, self._sink, self.context.turn_id, durable)
             inside = _in_a_tool.set(True)
             try:
                 async with self._inp.meter.room:
                     with running:
-                        said = await run(self.context.of_call(call_id, step.entry.step, running))
+                        context = self.context.of_call(call_id, step.entry.step, running)
+                        said = await (run(context, call.arguments) if changes else run(context))
                 await durable.end()
             finally:
                 _in_a_tool.reset(inside)
@@ -282,6 +312,24 @@ class _Turn:
             result = ToolResult(call_id, _content(said), call.name)
             await self._finished(step, [told(result, decision)])
         return step.results[call_id]
+
+    async def _ask_hooks(self, step: Step, call: ToolCall, *, fixed: bool) -> None:
+        """Let hooks decide about a call before it starts: they may answer for it, change it, or let it wait."""
+        hooks, number, call_id = self._inp.hooks, step.entry.step, call.call_id
+        if hooks is None or not hooks.has(ToolStart) or call_id in step.results:
+            return
+        known = {*step.hooked, *step.opened, *step.slept, *step.begun}
+        if call_id not in known and not call.invalid:
+            found = await hooks.tool_started(call, number, fixed=fixed)
+            if isinstance(found, ToolResult):
+                await self._finished(step, [found])
+            elif found is not None:
+                await self._write([found], [])
+                step.hooked[call_id] = found
+        hooked = step.hooked.get(call_id)
+        if hooked is not None and hooked.asks and call_id not in step.slept:
+            arguments = step.as_hooked(call).arguments
+            await self._wait_for(step, [OpenCall(call_id, call.name, arguments, "approval")])
 
     async def decided(self, calls: Sequence[OpenCall]) -> Mapping[str, ToolCall | ToolResult]:
         step = self._steps[-1] if self._steps else None
@@ -294,9 +342,20 @@ class _Turn:
                 )
         if step is None:
             return {}
+        for one in calls:
+            if (call := self._call(one.call_id)[1]) is not None and one.kind == "approval":
+                await self._ask_hooks(step, call, fixed=True)
+        return await self._wait_for(step, calls)
+
+    async def _wait_for(self, step: Step, calls: Sequence[OpenCall]) -> Mapping[str, ToolCall | ToolResult]:
+        """Return what was decided about calls. Raises ``_Suspend`` while something is not."""
         given = [self._given(step, one.call_id) for one in calls]
         await self._finished(step, [one for one in given if isinstance(one, ToolResult)])
-        known = {one.call_id: found for one in calls if (found := self._given(step, one.call_id))}
+        known = {
+            one.call_id: found
+            for one in calls
+            if (found := self._given(step, one.call_id) or step.results.get(one.call_id))
+        }
         waiting = [one for one in calls if one.call_id not in known]
         if not waiting:
             return known
@@ -321,7 +380,7 @@ class _Turn:
         if call is None or decision is None:
             return None
         if decision.kind == "approve":
-            return as_approved(call, decision)
+            return as_approved(step.as_hooked(call), decision)
         return step.results.get(call_id) or decided_result(call, decision)
 
     def _decision(self, step: Step, call_id: str) -> Decision | None:
@@ -351,7 +410,7 @@ class _Turn:
         if not results:
             return
         number, at = step.entry.step, now_ms()
-        results = [self._toolbox.shortened(result) for result in results]
+        results = [self._toolbox.shortened(await self._hooked(step, result)) for result in results]
         if self._inp.files is not None:
             results = await self._inp.files.kept(results)
         entries = [
@@ -363,6 +422,13 @@ class _Turn:
         await self._write(entries, [result_event(result, number) for result in results])
         for entry in entries:
             step.finish(entry)
+
+    async def _hooked(self, step: Step, result: ToolResult) -> ToolResult:
+        """Return a result as hooks let it pass."""
+        hooks, call = self._inp.hooks, self._call(result.call_id)[1]
+        if hooks is None or call is None:
+            return result
+        return await hooks.tool_ended(step.as_hooked(call), result, step.entry.step)
 
     def _own_context(self, context: Context, call_id: str) -> Context:
         """Return a context of the function itself, or of a call that no answer has."""

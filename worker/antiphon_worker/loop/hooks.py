@@ -75,16 +75,17 @@ class Hooks:
         """Whether a hook runs at one of these moments."""
         return any(moment in hook.moments for hook in self._hooks for moment in moments)
 
-    async def run(self, moment: M) -> tuple[M, Verdict | None]:
+    async def run(self, moment: M, *, fixed: bool = False) -> tuple[M, Verdict | None]:
         """Return the moment as the hooks have changed it, and ``Block``, ``Answer`` or ``Ask`` if one returned that.
 
-        ``Block`` and ``Answer`` end the order of the hooks. After ``Ask`` the others may still block.
+        ``Block`` and ``Answer`` end the order of the hooks. After ``Ask`` the others may still block. Of a moment that
+        is ``fixed``, nothing can be replaced.
         """
         asked: Verdict | None = None
         for hook in self._hooks:
             if type(moment) not in hook.moments:
                 continue
-            verdict = await self._ask(hook, moment)
+            verdict = await self._ask(hook, moment, fixed=fixed)
             if isinstance(verdict, Replace):
                 moment = msgspec.structs.replace(moment, **verdict.changes)
             elif isinstance(verdict, Ask):
@@ -93,11 +94,11 @@ class Hooks:
                 return moment, verdict
         return moment, asked
 
-    async def _ask(self, hook: Hook[Any], moment: Moment) -> Verdict | None:
+    async def _ask(self, hook: Hook[Any], moment: Moment, *, fixed: bool = False) -> Verdict | None:
         """Return what a hook returns. A hook that fails blocks, unless it was declared to let things continue."""
         try:
             async with asyncio.timeout(hook.seconds):
-                return _checked(moment, await self._threads.ask(hook.function, moment))
+                return _checked(moment, await self._threads.ask(hook.function, moment), fixed=fixed)
         except BaseException as exc:
             if is_stop(exc):
                 raise
@@ -149,11 +150,16 @@ class Hooks:
             if TurnFailure in hook.moments:
                 await self._ask(hook, moment)
 
-    async def tool_started(self, call: ToolCall, step: int) -> HookedCall | ToolResult | None:
-        """Return the result of a call that is not to run, or what changes about it: arguments, or that it waits."""
+    async def tool_started(
+        self, call: ToolCall, step: int, *, fixed: bool = False
+    ) -> HookedCall | ToolResult | None:
+        """Return the result of a call that is not to run, or what changes about it: arguments, or that it waits.
+
+        Of a call that is ``fixed``, the arguments cannot change.
+        """
         context = self.context(call.call_id, step)
         before = ToolStart(context, self._agent, call.name, _plain(call.arguments))
-        moment, verdict = await self.run(before)
+        moment, verdict = await self.run(before, fixed=fixed)
         if isinstance(verdict, Block):
             return ToolResult(call.call_id, verdict.reason, call.name, is_error=True)
         if isinstance(verdict, Answer):
@@ -189,7 +195,9 @@ class Hooks:
         )
         return (None, verdict.reason) if isinstance(verdict, Block) else (moment.value, error)
 
-    async def model_started(self, request: ModelRequest, step: int) -> tuple[ModelRequest, Answer | None]:
+    async def model_started(
+        self, request: ModelRequest, step: int, *, fixed: bool = False
+    ) -> tuple[ModelRequest, Answer | None]:
         """Return the request of a model call, and its answer if a hook has given one. Raises ``TurnFailed``."""
         if not self.has(ModelStart):
             return request, None
@@ -197,7 +205,7 @@ class Hooks:
             self.context("", step), self._agent, step, request.model, request.system, _copied(request.messages),
             _plain(request.params),
         )  # fmt: skip
-        moment, verdict = await self.run(before)
+        moment, verdict = await self.run(before, fixed=fixed)
         _raise_blocked(verdict)
         if moment is not before:
             request = msgspec.structs.replace(
@@ -243,10 +251,14 @@ async def hooks_of_turn(
 
 
 class HookedProvider:
-    """A provider whose calls run the hooks. Time limits of the service do not count their time."""
+    """A provider whose calls run the hooks. Time limits of the service do not count their time.
 
-    def __init__(self, provider: Provider, hooks: Hooks, meter: Meter) -> None:
+    With ``fixed``, hooks cannot replace anything of a request.
+    """
+
+    def __init__(self, provider: Provider, hooks: Hooks, meter: Meter, *, fixed: bool = False) -> None:
         self.provider = provider
+        self.fixed = fixed
         self.hooks = hooks
         self.meter = meter
         self.name = provider.name
@@ -278,7 +290,7 @@ class _HookedCall:
         hooks, meter = self._hooked.hooks, self._hooked.meter
         step = outlet.step if isinstance(outlet, StepEvents) else 0
         with _pausing(outlet):
-            request, given = await hooks.model_started(self._request, step)
+            request, given = await hooks.model_started(self._request, step, fixed=self._hooked.fixed)
         if request.model != self._request.model:
             meter.check_price(request.model)
         held = _Held(outlet) if hooks.holds else None
@@ -373,14 +385,14 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def _checked(moment: Moment, verdict: object) -> Verdict | None:
+def _checked(moment: Moment, verdict: object, *, fixed: bool = False) -> Verdict | None:
     """Return what a hook returned, with values as the turn takes them. Raises if it cannot be used here."""
     if verdict is None:
         return None
     if isinstance(verdict, Replace):
-        allowed = moment.replaces
+        allowed = () if fixed else moment.replaces
         if wrong := [name for name in verdict.changes if name not in allowed]:
-            raise TypeError(f"{type(moment).__name__} does not let hooks replace {wrong[0]}")
+            raise TypeError(f"{type(moment).__name__} does not let hooks replace {wrong[0]} here")
         return Replace(**{name: _READ.get(name, _text)(value) for name, value in verdict.changes.items()})
     if not isinstance(verdict, moment.verdicts):
         raise TypeError(f"{type(moment).__name__} does not take a {type(verdict).__name__}")

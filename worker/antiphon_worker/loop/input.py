@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -23,7 +23,7 @@ from antiphon_worker.loop.files import TurnFiles
 from antiphon_worker.loop.handoffs import Transfers
 from antiphon_worker.loop.hooks import Hooks
 from antiphon_worker.loop.toolbox import tool_specs
-from antiphon_worker.providers.base import ToolSpec
+from antiphon_worker.providers.base import Provider, ToolSpec
 from antiphon_worker.providers.http.limits import Gate
 from antiphon_worker.resilience import Fallback
 
@@ -64,7 +64,8 @@ class LoopInput(Struct):
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
     uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
     without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``. ``children``
-    are None for an App without agents as tools. ``files`` are those that the session stores.
+    are None for an App without agents as tools. ``files`` are those that the session stores. ``charge`` makes a
+    provider one whose calls budgets pay for: the calls of a turn function.
     """
 
     model: str
@@ -89,6 +90,7 @@ class LoopInput(Struct):
     transfers: Transfers | None = None
     children: ChildTurns | None = None
     files: TurnFiles | None = None
+    charge: Callable[[Provider], Provider] | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:

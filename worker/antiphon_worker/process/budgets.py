@@ -129,14 +129,16 @@ class Budgets:
         """
         if self._stored is None:
             await patiently(attempt.lease, self.look)
-        request, stored = attempt.request, self._stored or frozenset()
-        attempt.paying = paying_turns(attempt.turn, request, agent, own)
-        if not stored and not any(one.budgets for one in attempt.paying):
+        attempt.agent, attempt.own = agent, own
+        if not self._stored and not own and attempt.request.parent is None:
             return provider
-        payers = payers_of(attempt.turn, request, attempt.paying, stored)
-        if not payers or isinstance(provider, TurnFunction):
+        payers = payers_of(attempt.turn, attempt.request, attempt.paying, self._stored or ())
+        if not payers:
             return provider
         purse = Purse(self._cells, payers, attempt)
+        if isinstance(provider, TurnFunction):
+            inp.charge = lambda one: PaidProvider(one, purse)
+            return provider
         if inp.fallback is not None:
             inp.fallback = inp.fallback.through(lambda one: PaidProvider(one, purse, switched=True))
         return PaidProvider(provider, purse)
@@ -145,8 +147,8 @@ class Budgets:
 class Attempt(msgspec.Struct):
     """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take.
 
-    ``numbers`` are those of its model calls, whichever agent makes them. ``paying`` are the turns whose budgets pay for
-    it: those above it, and last itself with the agent in charge.
+    ``numbers`` are those of its model calls, whichever agent makes them. ``agent`` is the one in charge, with its
+    ``own`` budgets.
     """
 
     cell: Cell
@@ -157,7 +159,13 @@ class Attempt(msgspec.Struct):
     prices: Prices
     seconds: float
     numbers: Iterator[int] = msgspec.field(default_factory=lambda: count(1))
-    paying: tuple[PayingTurn, ...] = ()
+    agent: AgentSpec | None = None
+    own: Sequence[Budget] | None = None
+
+    @property
+    def paying(self) -> tuple[PayingTurn, ...]:
+        """The turns whose budgets pay for it: those above it, and last itself."""
+        return paying_turns(self.turn, self.request, self.agent, self.own)
 
 
 class Hold(msgspec.Struct):

@@ -18,13 +18,13 @@ from antiphon.wire.records import ClaimedTurn
 
 
 def paying_turns(
-    turn: ClaimedTurn, request: TurnRequest, agent: AgentSpec, own: Sequence[Budget] | None
+    turn: ClaimedTurn, request: TurnRequest, agent: AgentSpec | None, own: Sequence[Budget] | None
 ) -> tuple[PayingTurn, ...]:
     """Return the turns that pay for a turn: those above it, and last itself.
 
     ``own`` are the budgets that the App declares for the agent; None for one that came with the turn.
     """
-    name = "" if own is None else agent.name or ""
+    name = "" if own is None or agent is None else agent.name or ""
     above = request.parent.paying if request.parent else ()
     return *above, PayingTurn(turn.session_id, turn.turn_id, name, tuple(own or ()))
 
