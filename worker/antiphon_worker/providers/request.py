@@ -11,14 +11,14 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from antiphon.errors import InvalidMessage, ProviderRejected
 from antiphon.input.parameters import misplaced
-from antiphon.model import File, Image, Message, Part, ToolCall, ToolResult
+from antiphon.model import File, Image, Item, Message, Part, ToolCall, ToolResult
 from antiphon_worker.providers.base import ModelRequest, ToolSpec
 from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.stream.json_text import is_object
@@ -93,6 +93,29 @@ def choose_tool(params: dict[str, Any], tools: list[Any], form: Callable[[dict[s
         if is_object(choice) and "type" not in choice:
             choice = {"type": "function", **form(choice)}
         params["tool_choice"] = "required" if choice == "any" else choice
+
+
+def since_compaction(messages: Sequence[Message], provider: str) -> Sequence[Message]:
+    """Return the history from the service's own last summary on, which replaces everything before it.
+
+    A service that has compacted the context returns the summary as an item of its answer. It ignores what precedes it.
+    """
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
+        if message.role != "assistant" or message.provider != provider:
+            continue
+        for number in range(len(message.parts) - 1, -1, -1):
+            part = message.parts[number]
+            if isinstance(part, Item) and _is_compaction(part.item):
+                return [
+                    msgspec.structs.replace(message, parts=message.parts[number:]),
+                    *messages[place + 1 :],
+                ]
+    return messages
+
+
+def _is_compaction(item: dict[str, Any]) -> bool:
+    return item.get("type") == "compaction" and bool(item.get("content") or item.get("encrypted_content"))
 
 
 def settled(messages: Iterable[Message], longest_id: int) -> list[Message]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Unpack
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderUnauthorized
 from antiphon.input.parameters import is_credential
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
-from antiphon_worker.providers.anthropic.stream import AnthropicDecoder
+from antiphon_worker.providers.anthropic.stream import CONTAINER, AnthropicDecoder
 from antiphon_worker.providers.base import ModelRequest, ToolSpec
 from antiphon_worker.providers.http.connection import Call, Connection, HttpClient
 from antiphon_worker.providers.http.failures import RawResponse
@@ -20,6 +21,7 @@ from antiphon_worker.providers.request import (
     params_of,
     plain_text,
     settled,
+    since_compaction,
     tools_of,
 )
 from antiphon_worker.providers.secrets import without_keys
@@ -107,12 +109,32 @@ def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> 
     if tools:
         body["tools"] = tools
     body |= params
+    if "container" not in body and (container := _container(request.messages, provider, tools)):
+        body["container"] = container
     if request.output is not None:
         schema = {"type": "json_schema", "schema": request.output.schema}
         body["output_config"] = {**body.get("output_config", {}), "format": schema}
     if marker:
         _mark_stable_prefix(body, marker)
     return call_of(request, "/v1/messages", body)
+
+
+def _container(messages: Sequence[Message], provider: str, tools: Sequence[dict[str, Any]]) -> str | None:
+    """Return the container of the service's tools that the conversation has used last, if it still exists."""
+    if not any(tool.get("type", "custom") != "custom" for tool in tools):
+        return None
+    for message in reversed(messages):
+        for part in reversed(message.parts if message.provider == provider else ()):
+            if isinstance(part, Item) and part.item.get("type") == CONTAINER:
+                return part.item.get("id") if _is_kept(part.item.get("expires_at")) else None
+    return None
+
+
+def _is_kept(until: object) -> bool:
+    try:
+        return datetime.fromisoformat(str(until)) > datetime.now(UTC)
+    except (ValueError, TypeError):
+        return False
 
 
 def _mark_stable_prefix(body: dict[str, Any], marker: Any) -> None:
@@ -201,7 +223,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 def _messages(request: ModelRequest, provider: str) -> list[dict[str, Any]]:
     """Convert the history; consecutive messages of one side become one message."""
     messages: list[dict[str, Any]] = []
-    for message in settled(request.messages, LONGEST_CALL_ID):
+    for message in settled(since_compaction(request.messages, provider), LONGEST_CALL_ID):
         role = "assistant" if message.role == "assistant" else "user"
         content = list(_content(message, provider))
         if not content:
@@ -246,7 +268,7 @@ def _answer(message: Message, *, own: bool) -> Iterator[dict[str, Any]]:
         elif isinstance(part, Reasoning):
             if own and part.item is not None:
                 yield part.item
-        elif isinstance(part, Item) and own:
+        elif isinstance(part, Item) and own and part.item.get("type") != CONTAINER:
             yield part.item
 
 

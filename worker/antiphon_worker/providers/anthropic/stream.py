@@ -22,7 +22,10 @@ _STOP_REASONS: dict[str, StopReason] = {
     "tool_use": "tool_use",
     "refusal": "refusal",
     "pause_turn": "tool_use",  # the service paused its own tools: the loop calls it again to continue
+    "compaction": "tool_use",  # it paused after a summary, as it was asked to
 }
+CONTAINER = "container"
+"""The type of an item of ours: the container in which the service's tools have run, for the next requests."""
 _KINDS = {"text": "text", "thinking": "reasoning"}
 _PLAIN = ("text", "thinking", "redacted_thinking", "tool_use")
 _PLAIN_TOOL_USE = frozenset({"type", "id", "name", "input"})
@@ -36,6 +39,7 @@ class _Delta(Struct):
     signature: str | None = None
     citation: dict[str, Any] | None = None
     stop_reason: str | None = None
+    container: dict[str, Any] | None = None
 
 
 class _Event(Struct):
@@ -62,6 +66,7 @@ class AnthropicDecoder(Decoder):
         super().__init__(provider, model)
         self._stop_reason: str | None = None
         self._blocks: dict[int, Growing] = {}
+        self._container: dict[str, Any] | None = None
 
     def whole(self, body: bytes, out: Increments) -> None:
         message = as_dict(read_any(body)) or {}
@@ -83,6 +88,9 @@ class AnthropicDecoder(Decoder):
             for kind, mending in block.mending.items():
                 self._say(block, kind, mending.rest(), out)
         parts = [part for block in blocks if (part := self._part(block)) is not None]
+        if self._container is not None:
+            parts.append(Item(self._provider, {"type": CONTAINER, **self._container}))
+        self._count_summaries()
         reason = _STOP_REASONS.get(self._stop_reason or "", "end")
         return self._step(parts, reason, self._stop_reason, self._usage)
 
@@ -120,6 +128,8 @@ class AnthropicDecoder(Decoder):
     def _take_message_delta(self, event: _Event, data: bytes, out: Increments) -> None:
         if event.delta is not None and event.delta.stop_reason is not None:
             self._stop_reason = event.delta.stop_reason
+        if event.delta is not None:
+            self._container = event.delta.container or self._container
         self._count(event.usage or {})
 
     def _take_message_stop(self, event: _Event, data: bytes, out: Increments) -> None:
@@ -136,11 +146,20 @@ class AnthropicDecoder(Decoder):
 
     def _begin(self, message: dict[str, Any]) -> None:
         self._model = as_text(message.get("model")) or self._model
+        self._container = as_dict(message.get("container")) or self._container
         self._count(as_dict(message.get("usage")) or {})
 
     def _count(self, usage: dict[str, Any]) -> None:
         """Merge counts of tokens. Later ones are totals and replace earlier ones, unless they are missing."""
         self._usage |= {name: value for name, value in usage.items() if value is not None}
+
+    def _count_summaries(self) -> None:
+        """Add the tokens of summaries that the service has written, which its totals leave out."""
+        for one in as_dicts(self._usage.pop("iterations", None)):
+            if one.get("type") == "compaction":
+                for name, value in one.items():
+                    if name.endswith("_tokens") and isinstance(value, int):
+                        self._usage[name] = (self._usage.get(name) or 0) + value
 
     def _start(self, index: int, item: dict[str, Any], out: Increments) -> None:
         block = self._blocks[index] = Growing(item)

@@ -5,7 +5,7 @@ The service stores nothing: the history contains the reasoning in encrypted form
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
@@ -22,6 +22,7 @@ from antiphon_worker.providers.request import (
     params_of,
     route_to_cache,
     settled,
+    since_compaction,
     tools_of,
 )
 from antiphon_worker.providers.service import ModelService, OptionFields
@@ -109,9 +110,9 @@ def _format(output: OutputSchema) -> dict[str, Any]:
     return {"type": "json_schema", "name": name, "schema": output.schema, "strict": output.strict}
 
 
-def _input(messages: Iterable[Message], provider: str) -> Iterator[dict[str, Any]]:
+def _input(messages: Sequence[Message], provider: str) -> Iterator[dict[str, Any]]:
     custom: set[str] = set()
-    for message in settled(messages, LONGEST_CALL_ID):
+    for message in settled(since_compaction(messages, provider), LONGEST_CALL_ID):
         if message.role == "assistant":
             own = message.provider == provider
             custom = {c.call_id for c in message.tool_calls if own and _is_custom(c)}
