@@ -773,8 +773,9 @@ class Agents(Synchronous[AsyncAgents]):
         """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
 
         Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
-        was promoted. A call after one that has failed with several cells completes that one. Raises ``UsageError`` if
-        no other revision was promoted before, and ``StoreError``.
+        was promoted. A call after one that has failed with several cells completes that one. With the revision to
+        withdraw, as ``"agent@revision"`` or ``"agent@label"``, repeating it changes nothing. Raises ``UsageError`` if
+        no other revision was promoted before, or if another one was promoted last, and ``StoreError``.
 
         >>> client.agents().roll_back("support")
         Traceback (most recent call last):

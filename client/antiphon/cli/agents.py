@@ -85,7 +85,11 @@ def _retire(argv: list[str]) -> int:
         "pause": _act(
             "pause", AsyncAgents.pause, "Let no further session take the revision that is promoted to a share"
         ),
-        "roll-back": _act("roll-back", AsyncAgents.roll_back, "Withdraw the revision that was promoted last"),
+        "roll-back": _act(
+            "roll-back",
+            AsyncAgents.roll_back,
+            "Withdraw the revision that was promoted last; AGENT@REVISION may be repeated",
+        ),
         "reset": _act("reset", AsyncAgents.reset, "Forget all promotions of an agent"),
         "retire": _retire,
     }

@@ -122,15 +122,19 @@ def paused(before: Promotion, agent: str) -> Promotion:
     return replace(before, paused=True)
 
 
-def rolled_back(before: Promotion, agent: str) -> Promotion:
+def rolled_back(before: Promotion, agent: str, revision: str = "") -> Promotion:
     """Return the promotion without the canary, or else with the previous revision for all sessions.
 
-    The withdrawn revision is also taken from the tenants and sessions that have it. Raises ``UsageError`` if there is
-    nothing to roll back.
+    The withdrawn revision is also taken from the tenants and sessions that have it. If it is named as ``revision``, a
+    repetition changes nothing. Raises ``UsageError`` if there is nothing to roll back, or another revision.
     """
+    if revision in before.withdrawn and revision not in before.named():
+        return before
     bad = before.canary or (before.revision if before.previous else "")
     if not bad:
         raise UsageError(f"Nothing to roll back: no other revision of {agent} was promoted before.")
+    if revision and bad != revision:
+        raise UsageError(f"{agent}@{revision} was not promoted last: {agent}@{bad} was.")
     base = before.revision if before.canary else before.previous
     return Promotion(
         revision=base,

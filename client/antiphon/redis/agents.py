@@ -231,16 +231,21 @@ class AsyncAgents:
         """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
 
         Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
-        was promoted. A call after one that has failed with several cells completes that one. Raises ``UsageError`` if
-        no other revision was promoted before, and ``StoreError``.
+        was promoted. A call after one that has failed with several cells completes that one. With the revision to
+        withdraw, as ``"agent@revision"`` or ``"agent@label"``, repeating it changes nothing. Raises ``UsageError`` if
+        no other revision was promoted before, or if another one was promoted last, and ``StoreError``.
 
         >>> await client.agents().roll_back("support")
         Traceback (most recent call last):
         antiphon.errors.UsageError: Nothing to roll back: no other revision of support was promoted before.
         """
-        if (completed := await self._completed(agent)) is not None:
+        name, _, revision = agent.partition("@")
+        if (completed := await self._completed(name)) is not None:
             return completed
-        return await self._change(agent, lambda before: rolled_back(before, agent))
+        if revision:
+            labels = [one.revision async for one in self if (one.agent, one.label) == (name, revision)]
+            revision = labels[0] if len(labels) == 1 else revision
+        return await self._change(name, lambda before: rolled_back(before, name, revision))
 
     async def reset(self, agent: str) -> None:
         """Forget all promotions of an agent: its turns take the revision of the worker that claims them again.

@@ -329,7 +329,8 @@ async def pause_agent(call: Call[None, None]) -> Promotion:
 async def roll_back_agent(call: Call[None, None]) -> Promotion:
     """Withdraw the revision that was promoted last
 
-    Only for keys of every session of every tenant.
+    Where the path names it as agent@revision, a repetition changes nothing. Only for keys of every session of every
+    tenant.
     """
     return await _agents(call).roll_back(call.path["agent"])
 

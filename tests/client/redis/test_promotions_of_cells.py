@@ -11,6 +11,24 @@ from antiphon.wire.promotions import change_promotions, copy_promotions, promoti
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:promotions")]
 
 
+async def test_a_roll_back_that_names_its_revision_is_made_once_whatever_answer_was_lost(redis_url):
+    promotion = Promotion(revision="bad", previous="base")
+    async with AsyncClient(redis_url) as client:
+        (cell,) = client.connections.cells
+        await change_promotions(cell, lambda _: {"a": promotion})
+        with pytest.raises(UsageError, match="a@base was not promoted last: a@bad was"):
+            await client.agents().roll_back("a@base")
+        for _ in range(3):
+            found = await client.agents().roll_back("a@bad")
+            assert (found.revision, found.previous, found.withdrawn) == ("base", "", ["bad"])
+        stored = Promotion(revision="worse", previous="base", canary="bad", share=0.5, withdrawn=["worst"])
+        await change_promotions(cell, lambda _: {"a": stored})
+        for _ in range(2):
+            found = await client.agents().roll_back("a@bad")
+            assert (found.revision, found.canary, found.withdrawn) == ("worse", "", ["worst", "bad"])
+        await client.agents().reset("a")
+
+
 @pytest.mark.parametrize(
     "promotion",
     [
