@@ -9,7 +9,7 @@ from antiphon.wire.keys import KINDS, PREFIX
 PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
 _IDS = {
     "turn": ["turn"], "journal": ["turn"], "held": ["worker"], "bell": ["queue"], "tenant": ["tenant"],
-    "tenant_schedules": ["tenant"], "tenant_events": ["tenant"],
+    "tenant_schedules": ["tenant"], "event_schedules": ["tenant"], "tenant_events": ["tenant"],
     "event": ["event"], "event_data": ["event"], "waiters": ["event"],
     "share": ["share"], "line": ["queue", "share"], "pace": ["tenant"], "bucket": ["scope"],
     "schedule": ["schedule"], "webhook": ["webhook"], "deliveries": ["webhook"], "unindexed": ["memory"],

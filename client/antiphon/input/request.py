@@ -173,7 +173,7 @@ class PayingTurn(Struct, omit_defaults=True):
     session_id: str
     turn_id: str
     agent: str = ""
-    budgets: tuple[Budget, ...] = ()
+    budgets: list[Budget] = field(default_factory=list)
 
 
 class ParentTurn(Struct, omit_defaults=True):
@@ -186,7 +186,7 @@ class ParentTurn(Struct, omit_defaults=True):
     turn_id: str
     run: int = 1
     depth: int = 1
-    paying: tuple[PayingTurn, ...] = ()
+    paying: list[PayingTurn] = field(default_factory=list)
 
 
 class TurnRequest(Struct, omit_defaults=True):

@@ -93,6 +93,8 @@ KINDS: tuple[Kind, ...] = (
          "until they are deleted", lasting=True),
     Kind("tenant_schedules", "tenant_schedules:{}", "set", "the schedules of a tenant, by name and session",
          "until they are deleted", lasting=True),
+    Kind("event_schedules", "event_schedules:{}", "sorted set", "the schedules of a tenant, or of none, that events "
+         "start: the name of the event, or how it begins, and the schedule", "until they are deleted", lasting=True),
     Kind("event", "event:{}", "sorted set", "the ids of the events of a name that were sent, by their positions",
          "a day after the last one"),
     Kind("event_data", "event_data:{}", "hash", "these events: when they were sent, how many turns they have reached, "
@@ -299,6 +301,7 @@ class Keys:
     control = _Of()
     schedule = _Of()
     tenant_schedules = _Of()
+    event_schedules = _Of()
     event = _Of()
     event_data = _Of()
     tenant_events = _Of()

@@ -143,3 +143,47 @@ async def test_a_damaged_schedule_keeps_no_other_from_starting(client):
     (cell,) = client.connections.cells
     await cell.redis.hset("ant:schedule:push:broken", "plan", "?")
     assert await client.send_event("paid") == 1
+
+
+async def test_an_event_costs_what_its_name_matches(client):
+    """However many schedules other events and other tenants have."""
+    (cell,) = client.connections.cells
+
+    async def commands():
+        before = await cell.redis.info("commandstats")
+        assert await client.send_event("github:push", tenant="acme") == 1
+        after = await cell.redis.info("commandstats")
+        calls = {
+            name: stats["calls"] - before.get(name, {"calls": 0})["calls"] for name, stats in after.items()
+        }
+        return {name: count for name, count in calls.items() if count and name != "cmdstat_info"}
+
+    await on(client, "github:*", tenant="acme")
+    await commands()
+    few = await commands()
+    for number in range(40):
+        for tenant in ("acme", "other"):
+            await on(client, f"gitlab:{number}", f"{tenant}-{number}", tenant=tenant)
+        await on(client, "github:*", f"other-too-{number}", tenant="other")
+    assert await commands() == few
+
+
+async def test_what_an_older_release_has_left_in_the_index_starts_nothing_and_goes(client):
+    """It knows no schedules of events: it removes one, or gives its name to another, and leaves the index."""
+    (cell,) = client.connections.cells
+    await on(client, "paid")
+    await on(client, "paid", "t")
+    for name in ("s", "t"):
+        await cell.redis.delete(f"ant:schedule:push:{name}")
+    await cell.redis.hset("ant:schedule:push:t", mapping={"session": "t", "tenant": "", "plan": "{}"})
+    assert await client.send_event("paid") == 0
+    assert not await cell.redis.exists("ant:event_schedules:")
+
+
+async def test_the_index_goes_with_a_schedule_and_its_session(client):
+    (cell,) = client.connections.cells
+    await on(client, "paid", tenant="acme")
+    await on(client, "sent", tenant="acme")
+    assert await cell.redis.zrange("ant:event_schedules:acme", 0, -1) == [b"sent push:s"]
+    await client.session("s", tenant="acme").delete()
+    assert not await cell.redis.exists("ant:event_schedules:acme")

@@ -163,7 +163,7 @@ class Attempt(msgspec.Struct):
     own: Sequence[Budget] | None = None
 
     @property
-    def paying(self) -> tuple[PayingTurn, ...]:
+    def paying(self) -> list[PayingTurn]:
         """The turns whose budgets pay for it: those above it, and last itself."""
         return paying_turns(self.turn, self.request, self.agent, self.own)
 

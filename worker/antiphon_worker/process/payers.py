@@ -19,14 +19,14 @@ from antiphon.wire.records import ClaimedTurn
 
 def paying_turns(
     turn: ClaimedTurn, request: TurnRequest, agent: AgentSpec | None, own: Sequence[Budget] | None
-) -> tuple[PayingTurn, ...]:
+) -> list[PayingTurn]:
     """Return the turns that pay for a turn: those above it, and last itself.
 
     ``own`` are the budgets that the App declares for the agent; None for one that came with the turn.
     """
     name = "" if own is None or agent is None else agent.name or ""
-    above = request.parent.paying if request.parent else ()
-    return *above, PayingTurn(turn.session_id, turn.turn_id, name, tuple(own or ()))
+    above = request.parent.paying if request.parent else []
+    return [*above, PayingTurn(turn.session_id, turn.turn_id, name, list(own or ()))]
 
 
 def payers_of(
@@ -46,7 +46,7 @@ def _payers(paying: PayingTurn, tenant: str, user: str, *place: str) -> list[Pay
         Payer("session", paying.session_id, (), *place),
         Payer("tenant", tenant, (), *place),
         Payer("user", user, (), *place),
-        Payer("agent", paying.agent, paying.budgets, *place),
+        Payer("agent", paying.agent, tuple(paying.budgets), *place),
     ]
 
 

@@ -10,7 +10,6 @@ from antiphon.input.limits import LIMITS
 from antiphon.text import text_of, whole
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
-from antiphon.wire.lists.reading import fields_of
 
 PAUSED = "inf"
 NEVER = 9_000_000_000_000_000
@@ -107,20 +106,11 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
 
 async def schedules_of_event(cell: Cell, name: str, tenant: str) -> list[StoredSchedule]:
     """Return the schedules of this tenant that an event of this name starts, '' without one; paused ones do not."""
-    ids = [text_of(one) for one in await asked(cell.redis.zrangebyscore(cell.keys.schedules, NEVER, NEVER))]
-    if not ids:
-        return []
-    found = await fields_of(cell, map(cell.keys.schedule, ids), "on", "tenant")
-    mine = [
-        one
-        for one, (on, whose) in zip(ids, found, strict=True)
-        if text_of(whose) == tenant and _fits(name, text_of(on))
-    ]
-    return await stored(cell, mine)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+    match await cell.run("schedules/of_event", name, tenant, NEVER):
+        case [b"FOUND", *ids]:
+            return await stored(cell, [text_of(one) for one in ids]) if ids else []
+        case answer:
+            raise unexpected("schedules/of_event", answer)
 
 
 def _fields(raw: Mapping[bytes, bytes] | Exception) -> Mapping[bytes, bytes]:

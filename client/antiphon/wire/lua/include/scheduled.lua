@@ -2,11 +2,13 @@
 -- counts them. What is damaged there keeps no schedule from its end.
 local function forget_schedule(session, name)
   local id = name .. ':' .. session
-  local tenant = redis.pcall('HGET', key_schedule(id), 'tenant')
+  local former = redis.pcall('HMGET', key_schedule(id), 'tenant', 'on')
+  local tenant, on = former[1], former[2]
   redis.call('ZREM', key_schedules(), id)
   redis.call('DEL', key_schedule(id))
   redis.call('SREM', key_scheduled(session), name)
   if type(tenant) == 'string' then redis.pcall('SREM', key_tenant_schedules(tenant), id) end
+  if type(on) == 'string' and on ~= '' then redis.pcall('ZREM', key_event_schedules(tenant or ''), on .. ' ' .. id) end
 end
 
 local function forget_schedules(session)

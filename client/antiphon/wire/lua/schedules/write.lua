@@ -15,9 +15,13 @@ if due == '' then
 end
 if #fields > 0 then
   if tenant ~= '' and has_all_schedules(tenant, id, tonumber(limit)) then return {'FULL', limit} end
-  local former = redis.call('HGET', key_schedule(id), 'tenant') or ''
+  local before = redis.call('HMGET', key_schedule(id), 'tenant', 'on')
+  local former, on = before[1] or '', before[2]
   redis.call('HSET', key_schedule(id), unpack(fields))
   if former ~= tenant then redis.call('SREM', key_tenant_schedules(former), id) end
+  if on then redis.call('ZREM', key_event_schedules(former), on .. ' ' .. id) end
+  on = redis.call('HGET', key_schedule(id), 'on') or ''
+  if on ~= '' then redis.call('ZADD', key_event_schedules(tenant), 0, on .. ' ' .. id) end
   if tenant ~= '' then redis.call('SADD', key_tenant_schedules(tenant), id) end
 end
 redis.call('SADD', key_scheduled(session), name)
