@@ -106,6 +106,9 @@ class Chaos:
         """Let the load run while the plan is carried out; then let everything come to its end."""
         async with AsyncClient(self.to_clients.url) as client:
             self._ensemble = Ensemble(self.to_workers.url, self.stage, self._processes, client)
+            if self.with_errands:
+                self.errands = Errands(client, self.stage, self.seed)
+                await self.errands.open()
             self.hosts = [self._start_host() for _ in range(HOSTS)]
             for host in self.hosts:
                 await asyncio.to_thread(host.ready, PROCESSES)
@@ -123,8 +126,7 @@ class Chaos:
             if self.with_memory:
                 self.rememberers = Rememberers(client, self.stage.directory, self.seed)
                 talkers.append(asyncio.create_task(self.rememberers.remember(self._is_over)))
-            if self.with_errands:
-                self.errands = Errands(client, self.stage, self.seed)
+            if self.errands:
                 talkers.append(asyncio.create_task(self.errands.run(self._is_over)))
                 operators.append(asyncio.create_task(self.errands.operate()))
             for fault in self.plan:

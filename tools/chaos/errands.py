@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -37,10 +38,11 @@ COURIER, CLERK, CLOSER, TENANT = "courier", "clerk", "closer", "errands"
 LABELS = ("label-1", "label-2", "label-3")
 PLAN = ("errand", CLERK, f"transfer_to_{CLOSER}")
 SHIPPED = "was shipped by"
-SESSIONS = 8
+SESSIONS = 6
 SLEEP_SECONDS = 1.2
-BILLED = Usage(250, 50)
-BUDGET, RAISED_BY = 6_000, 9_000  # tokens
+PAPERS = "." * 2_000  # that come with an order
+BYTES_OF_TOKEN = 4  # as a call is estimated that was stopped
+BUDGET = 10_000  # tokens, at first
 ORPHAN_SECONDS = 20.0  # a child whose parent has ended looks every five seconds, and Redis may be away
 TO_BE_EXPECTED = ("worker_crashed", "loop_stalled")
 
@@ -52,12 +54,13 @@ def errand_model(stage: "Stage") -> ScriptedProvider:
         said = [one for one in request.messages if one.role == "user"][-1]
         label, who = (request.system or "").split(" ")
         order = said.text.split(" ")[0]
-        stage.note("billed", order=order, tokens=BILLED.tokens)
+        billed = Usage(len(said.text) // BYTES_OF_TOKEN, 0)
+        stage.note("billed", order=order, tokens=billed.tokens)
         done = sum(one.role == "tool" for one in request.messages[request.messages.index(said) :])
         if who == CLERK or done >= len(PLAN):
-            return answer(f"{label} has done {order}", usage=BILLED)
-        more = {"errand": {"order": order, "by": label}, CLERK: {"input": f"{order} by {label}"}}
-        return answer(tool_call(PLAN[done], **more.get(PLAN[done], {"reason": label})), usage=BILLED)
+            return answer(f"{label} has done {order}", usage=billed)
+        more = {"errand": {"order": order, "by": label}, CLERK: {"input": f"{order} by {label} {PAPERS}"}}
+        return answer(tool_call(PLAN[done], **more.get(PLAN[done], {"reason": label})), usage=billed)
 
     return ScriptedProvider(script(reply, repeat=True), name="errands")
 
@@ -116,6 +119,10 @@ class Errands:
         self.trouble: list[str] = []
         self.counts: Counter[str] = Counter()
 
+    async def open(self) -> None:
+        """Set the first budget, before there is a worker that could not know of it."""
+        await self._set_limit(BUDGET)
+
     async def run(self, over: Callable[[], bool]) -> None:
         """Submit orders and pay for them."""
         await asyncio.gather(*(self._talk(f"e{number}", over) for number in range(SESSIONS)))
@@ -124,7 +131,7 @@ class Errands:
                 await self._pay(order, "at last")
 
     async def operate(self) -> None:
-        """Set a budget and raise it, and promote revisions, until cancelled."""
+        """Raise the budget, and promote revisions, until cancelled."""
         await asyncio.gather(self._raise_budget(), self._promote())
 
     # clients
@@ -149,7 +156,7 @@ class Errands:
         return await _until_stored(
             lambda: self._client.submit(
                 order.session,
-                f"{order.name} is to be delivered",
+                f"{order.name} is to be delivered {PAPERS}",
                 key=order.name,
                 agent=COURIER,
                 tenant=TENANT,
@@ -166,7 +173,7 @@ class Errands:
         )
 
     async def _go_on(self, turn: AsyncTurn, chance: random.Random) -> None:
-        match chance.choices(("wait", "on", "cancel"), (5, 4, 1))[0]:
+        match chance.choices(("wait", "on", "cancel"), (8, 1, 1))[0]:
             case "wait":
                 with suppress(AgentError):
                     await turn.result(15)
@@ -185,15 +192,14 @@ class Errands:
         await _until_stored(lambda: self._client.budgets("tenant", TENANT).set(budgets))
 
     async def _raise_budget(self) -> None:
-        """Raise the budget when all of it is used, after a while."""
-        await self._set_limit(BUDGET)
+        """Double the budget when all of it is used, after a while."""
         while True:
             await asyncio.sleep(0.2)
             with suppress(AgentError):
                 (state,) = await self._client.budgets("tenant", TENANT).read()
                 if state.used >= state.budget.limit:
                     await asyncio.sleep(0.5)
-                    await self._set_limit(self.limits[-1][1] + RAISED_BY)
+                    await self._set_limit(2 * self.limits[-1][1])
                     self.counts["raised"] += 1
 
     async def _promote(self) -> None:
@@ -220,7 +226,7 @@ class Errands:
         for number in range(SESSIONS):
             session = f"e{number}"
             events = await _log(client, session)
-            if [event.seq for event in events] != [*range(1, len(events) + 1)]:
+            if any(one.seq + 1 != other.seq for one, other in pairwise(events)):
                 self.trouble.append(f"{session}: the events are not dense")
             by_turn = defaultdict[str, list[Event]](list)
             for event in events:

@@ -57,6 +57,7 @@ WEIGHTS = FIRST_WEIGHTS | {
     "uploads": 8,
     "payers": 14,
     "budgets": 5,
+    "families": 10,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -77,6 +78,7 @@ PAYING = {
     "reaper": 4,
     "life": 2,
 }
+FAMILIES = {"client": 4, "w1": 40, "families": 16, "time": 3, "supervisor": 2, "reaper": 3}
 STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1}
 RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8}
 EDITED = {"client": 6, "w1": 14, "editor": 30, "time": 3}
@@ -92,7 +94,7 @@ FEWER = {
     "budgets/": PAYING, "include/ledgers": PAYING,
     "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
-WORLDS = [WEIGHTS, READERS, *{id(weights): weights for weights in FEWER.values()}.values()]
+WORLDS = [WEIGHTS, READERS, FAMILIES, *{id(weights): weights for weights in FEWER.values()}.values()]
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
 """Each is another revision of the agent. RQ's own worker runs the App of the first."""
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
@@ -163,6 +165,7 @@ class Actors:
             "uploads": self._uploads,
             "payers": self._payers,
             "budgets": self._budgets,
+            "families": self._families,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 
@@ -259,6 +262,12 @@ class Actors:
         for _ in range(random.randint(1, 4)):
             if ready := [worker for worker in self._workers if worker.ready]:
                 random.choice(ready).pay(random)
+
+    def _families(self, random: Random) -> None:
+        """Turns that begin children, wait for them and take their results."""
+        if ready := [worker for worker in self._workers if worker.ready]:
+            worker = random.choice(ready)
+            worker.bring_up(random.choice(worker.ready), random)
 
     def _budgets(self, random: Random) -> None:
         """Those who set budgets, lower and raise them; some die before they wake who waits for them. Days end."""

@@ -18,6 +18,7 @@ UNREACHED: dict[str, str] = {
     "count": "figures change no turn; test_script_count.py",
     "conversations/": "they belong to no turn; test_script_conversations.py",
     "memories/": "they change no turn; test_script_memories.py, and the chaos run",
+    "count ": "it adds up figures of turns that have ended; test_script_count.py",
     "cancel TURN_NOT_FOUND": NOBODY,
     "decide TURN_NOT_FOUND": NOBODY,
     "requeue TURN_NOT_FOUND": NOBODY,

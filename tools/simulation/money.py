@@ -166,7 +166,7 @@ class Money:
     # what must hold, whatever the ledgers say
 
     def _open(self, call: Call, payer: Payer, part: str, bill: Bill, *, switched: bool) -> None:
-        """A call starts: what services have billed and may yet bill without it is below each of its budgets."""
+        """A call starts: what services have billed and may yet bill leaves something of each of its budgets."""
         key = call.turn_id, call.fence, call.number
         for budget in self._budgets(payer):
             if part not in ("all", "inner" if budget.per in ("turn", "session") else "outer"):
@@ -178,11 +178,11 @@ class Money:
             begins = key not in account.bills
             account.bills[key] = bill
             if begins and not (switched and budget.reached == "fallback"):
-                others = account.total(budget.unit) - getattr(bill, budget.unit)
+                own = getattr(bill, budget.unit)
+                others = account.total(budget.unit) - own
                 most = round(budget.limit / NANO) if budget.unit == "cost" else budget.limit
-                require(
-                    others < most, "G22 calls exceed a budget by one of them at most", name, budget, others
-                )
+                held = others < most or others + own <= most
+                require(held, "G22 calls exceed a budget by one of them at most", name, budget, others)
 
     def _account(self, name: str, budget: Budget) -> Account:
         begun = self.world.model.spent[name].number("from")

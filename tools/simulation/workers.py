@@ -14,6 +14,7 @@ from antiphon.wire.cell import STEER, SUPERSEDED
 from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn, Claims
 from antiphon.wire.revisions import pins_of, ran_on
+from simulation.families import BEGUN, RESULT
 from simulation.money import AGENT, Hold
 from simulation.world import Calls, World
 
@@ -81,8 +82,11 @@ class Worker:
             return self._steer(task, random)
         if task.hold and random.random() < 0.6:
             return self._settle(task, random)
+        self._world.families.look(task.turn)
         if not task.here and not task.turn.stop:
             return self._place(task, random)
+        if task.here and not task.turn.stop and self._world.families.open(task.journal):
+            return self.bring_up(task, random)
         steps = 3 if task.here else 0  # any revision ends a stopped turn, without a step
         act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, steps, 4, 2])[0]
         return act(task, random)
@@ -215,10 +219,13 @@ class Worker:
             self._send(task, random, call, lambda: self._leave(task))
 
     def _step(self, task: Task, random: Random) -> None:
-        self._world.runs(task.turn, self.app)
         mark = next(self._world.marks)
         entries = [f"{task.turn.turn_id}/{mark}/{n}".encode() for n in range(random.randint(1, 2))]
-        length = len(task.journal)
+        self._append(task, entries, random, mark)
+
+    def _append(self, task: Task, entries: list[bytes], random: Random, mark: int = 0) -> None:
+        self._world.runs(task.turn, self.app)
+        length, mark = len(task.journal), mark or next(self._world.marks)
 
         def answered() -> None:
             task.journal += entries
@@ -242,6 +249,7 @@ class Worker:
         self._send(task, random, call, answered)
 
     def _finish(self, task: Task, random: Random) -> None:
+        self._world.families.stop(task.journal)
         if not task.turn.stop:
             self._world.runs(task.turn, self.app)
         status = "cancelled" if task.turn.stop else random.choices(["finished", "failed"], [3, 1])[0]
@@ -252,12 +260,24 @@ class Worker:
         revises = kept and task.turn.turn_id.startswith(REVISES)
         stay = len(task.turn.history) // 2 if revises else None
         calls: Calls = "told" if status == "finished" else "untold" if task.journal and not kept else ""
-        self._send(
-            task,
-            random,
-            lambda: self._world.finish(task.turn, status, kept, stay, calls),
-            lambda: self._leave(task),
-        )
+        finish = partial(self._world.finish, task.turn, status, kept, stay, calls)
+        self._send(task, random, finish, lambda: self._ended(task, random))
+
+    def _ended(self, task: Task, random: Random) -> None:
+        self._leave(task)
+        if self._world.families.is_child(task.turn.turn_id) and random.random() > LOST:
+            self._world.families.tell(task.turn)
+
+    def bring_up(self, task: Task, random: Random) -> None:
+        """A turn begins a child, waits for it, or takes its result."""
+        families = self._world.families
+        child = families.open(task.journal)
+        if child and not families.has_ended(child):
+            self._suspend(task, [families.wait(child)], random, aside=random.random() < 0.3)
+        elif child:
+            self._append(task, [RESULT + child.encode()], random)
+        elif families.may_begin(task.turn) and (child := families.begin(task.turn, task.journal)):
+            self._append(task, [BEGUN + child.encode()], random) if random.random() > DIES else self._die()
 
     def _give_back(self, task: Task, random: Random) -> None:
         cause = random.choice(["drain", "error", "limit"])
@@ -340,8 +360,9 @@ class Worker:
         ready = [task for task in self._tasks if not task.unanswered and task.here]
         if not ready:
             return
+        calls: list[OpenCall | Wait]
         task, aside = random.choice(ready), random.random() < 0.5
-        calls: list[OpenCall | Wait] = [
+        calls = [
             OpenCall(
                 f"c {n}", "tool", kind=random.choice(["approval", "tool"]),
                 seconds=random.choice([5.0, 50.0, 86_400.0]), at_limit=random.choice(["reject", "approve", "fail"]),
@@ -354,6 +375,9 @@ class Worker:
             after = random.randint(0, self._world.model.event_position)
             seconds = random.choice([5.0, 50.0, 86_400.0])
             calls.append(Wait("c", f"event {name}", "event", seconds, event=name, after=after))
+        self._suspend(task, calls, random, aside=aside)
+
+    def _suspend(self, task: Task, calls: list[OpenCall | Wait], random: Random, *, aside: bool) -> None:
         call = partial(self._world.suspend, task.turn, calls, aside=aside)
         self._sent.append(call)
 

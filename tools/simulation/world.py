@@ -57,6 +57,7 @@ from antiphon_worker.local.records import Turn
 from simulation.beside import Beside
 from simulation.checks import KEEP_EVENTS, Checks
 from simulation.direct import Command, DirectRedis, Look, run
+from simulation.families import Families
 from simulation.hooks import Hooks
 from simulation.model import ENDED, RQ_STATUS, Model, is_deleted, queue_of
 from simulation.money import Money
@@ -94,7 +95,7 @@ class World:
         self.model = Model()
         self.checks = Checks(self.model)
         self.beside, self.hooks, self.readers = Beside(self), Hooks(self), Readers(self)
-        self.money = Money(self)
+        self.money, self.families = Money(self), Families(self)
         self.model.also_moved = self.hooks.move_back
         self.model.order_of = lambda holder: [name for name in self.state.at("ant:held", holder, {}) if name]
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
@@ -138,6 +139,7 @@ class World:
         self.beside.check(self.state)
         self.hooks.check(self.state)
         self.money.check(self.state)
+        self.families.check()
         self.readers.hear(self.state)
 
     def check_now(self) -> None:
@@ -612,6 +614,7 @@ class World:
         self.beside.check(self.state)
         self.hooks.check(self.state)
         self.money.check(self.state)
+        self.families.check()
         self.readers.hear(self.state)
 
     def _registered(self) -> dict[str, list[bool]]:
@@ -692,7 +695,10 @@ class World:
         self.check_now()
         self._settling = True  # what these calls leave behind is looked at once, behind the last one
         for turn in turns:
-            status = "cancelled" if turn.stop else "finished"
+            self.families.look(turn)
+            self.families.stop(turn.journal)
+            stopped = turn.stop or self.model.turns[turn.turn_id].record.get("cancel")
+            status = "cancelled" if stopped else "finished"
             self.finish(turn, status, [*turn.journal, f"{turn.turn_id}/{turn.run}".encode()])
         self._settling = False
         self.look()
