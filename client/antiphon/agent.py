@@ -334,19 +334,23 @@ class Agent:
         description: str | None = None,
         timeout: float | timedelta | None = None,
         approval: ToolRule = False,
+        deltas: bool = False,
     ) -> ChildTool:
         """Return the agent as a tool for other agents. Each call runs as a turn of its own, a child of the other turn.
 
         The child runs in a new session, on any worker that has the agent, and sees only the ``input`` of the call. The
         turn that waits for it is suspended and holds no worker. After ``timeout`` (seconds or a timedelta) the child is
         cancelled and the call fails. ``name`` and ``description`` are what the model sees, by default the agent's name.
-        ``approval`` is that of ``antiphon.tool``. Raises ``UsageError`` if the agent has no name.
+        ``approval`` is that of ``antiphon.tool``. The stream of the other turn has all events of the child as
+        ``child_event``, but its deltas only with ``deltas``. Raises ``UsageError`` if the agent has no name.
 
         >>> writer = Agent("scripted", "any", name="writer", tools=[agent.as_tool(timeout=600)])
         >>> writer.tools[0].name
         'parrot'
         """
-        return ChildTool(self, name=name, description=description, timeout=timeout, approval=approval)
+        return ChildTool(
+            self, name=name, description=description, timeout=timeout, approval=approval, deltas=deltas
+        )
 
     @property
     def runtime(self) -> Runtime:

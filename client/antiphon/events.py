@@ -314,9 +314,10 @@ class Handoff(EventBase, tag="handoff"):
 
 
 class ChildEvent(EventBase, tag="child_event"):
-    """A child turn (``child_id``) of the tool call has begun or ended: its own ``event``. ``agent`` runs it.
+    """A child turn (``child_id``) of the tool call has published its own ``event``. ``agent`` runs it.
 
-    ``event`` is its ``turn_queued``, without input, or the event that ended it. It has the ``session_id`` of the child.
+    ``event`` has the ``session_id`` and the ``seq`` of the child. A ``turn_queued`` is without input. ``depth`` is 1
+    below a turn without a parent, 2 below that child and so on; ``parent_id`` is the turn directly above the child.
     """
 
     type: ClassVar[Literal["child_event"]] = "child_event"
@@ -324,6 +325,7 @@ class ChildEvent(EventBase, tag="child_event"):
     call_id: str = ""
     agent: str = ""
     depth: int = 0
+    parent_id: str = ""
     event: dict[str, Any] = field(default_factory=dict)
 
 

@@ -16,11 +16,11 @@ def _asking(below: Agent, name: str) -> Agent:
     return Agent(script(answer, repeat=True), "any", name=name, tools=[below.as_tool()])
 
 
-def tree() -> Agent:
+def tree(root: str = "level-0") -> Agent:
     """The root of a tree. Its answer has one word of each leaf."""
     agent = Agent(script("leaf", repeat=True), "any", name="leaf")
     for level in range(DEPTH - 1, -1, -1):
-        agent = _asking(agent, f"level-{level}")
+        agent = _asking(agent, f"level-{level}" if level else root)
     return agent
 
 

@@ -320,6 +320,9 @@ class Actors:
             event = f"{random.randint(1, 12):032x}"
             self._world.send(random.choice(EVENTS), event, random.choice([*OF_TENANTS, "", ""]))
             return
+        if random.random() < 0.15:
+            self._child(random)
+            return
         waited = [turn for turn in model.turns.values() if turn.calls]
         waiting = [turn for turn in waited if turn.status == "suspended"]
         if not waited:
@@ -329,6 +332,18 @@ class Actors:
         self._world.decide(
             turn.id, call, f"op{random.randint(1, 3)}", random.choice(["approve", "reject", "result"])
         )
+
+    def _child(self, random: Random) -> None:
+        """Somebody brings events of a child up, in the right place or one that others have passed."""
+        turns = list(self._world.model.turns.values())
+        if not turns:
+            return
+        turn, child = random.choice(turns), f"c{random.randint(1, 2)}"
+        place = turn.record.text(f"child:{child}") or "0"
+        after = int(place) if place != "over" and random.random() < 0.7 else random.randint(0, 3)
+        run = turn.record.number("run") - (random.random() < 0.1)
+        over = random.random() < 0.2
+        self._world.forward(turn.id, run, child, after, after + random.randint(0, 2) + over, over=over)
 
     def _schedule(self, random: Random) -> None:
         """Users who set schedules, and two schedulers that submit what is due. Each of them may die at any moment."""

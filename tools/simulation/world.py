@@ -545,6 +545,21 @@ class World:
         answer = run(self.cell.run("events/send", name, tenant, event, sent, most, 1_000))
         self.did(f"send {event} of {name} to {tenant!r}", answer)
 
+    def forward(self, turn: str, run_of: int, child: str, after: int, upto: int, *, over: bool) -> None:
+        """Bring events of a child, which has one for each seq, into the stream of the turn that waits for it."""
+        bodies = [
+            json.dumps({"type": "child_event", "turn_id": turn, "run": run_of, "child_id": child, "own": n})
+            for n in range(after + 1, upto + 1)
+        ]
+        asks = [child, f"{run_of}/{child}/{turn}/{'over' if over else ''} []"]
+        answer = run(
+            self.cell.run(
+                "children/forward", turn, run_of, child, after, upto, "1" if over else "", 1, *asks,
+                *(body.encode() for body in bodies),
+            )
+        )  # fmt: skip
+        self.did(f"forward {child} to {turn}/{run_of} from {after} to {upto} over {over}", answer)
+
     def decide(self, turn: str, call: str, op: str, kind: DecisionKind) -> None:
         answer = run(self.cell.run("decide", turn, call, op, kind, encode(Decision(call, kind)), KEEP_EVENTS))
         self.did(f"decide {turn} {call} {op} {kind}", answer)

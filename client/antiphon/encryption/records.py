@@ -212,9 +212,10 @@ class Sealer(Values):
                 "The record is one of another session's turn: it was copied from there.", turn_id=turn_id
             )
         found = self.open_fields(session, TURN, fields)
-        for name in [name for name in fields if name.startswith("decision:")]:
-            call, _, decision = fields[name].partition(b" ")
-            found[name] = call + b" " + self.open(session, "decision", decision)
+        for name in [name for name in fields if name.startswith(("decision:", "asks:"))]:
+            form = "decision" if name.startswith("decision:") else "call"
+            first, _, rest = fields[name].partition(b" ")
+            found[name] = first + b" " + self.open(session, form, rest)
         return found
 
     def reason(self, place: str, text: str) -> str:

@@ -179,7 +179,8 @@ class PayingTurn(Struct, omit_defaults=True):
 class ParentTurn(Struct, omit_defaults=True):
     """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 for a child of another turn.
 
-    ``paying`` are this turn and those above it.
+    ``paying`` are this turn and those above it. ``call_id`` is the call of its model call ``step`` that waits, and
+    ``deltas`` whether it shows those of the child.
     """
 
     session_id: str
@@ -187,6 +188,9 @@ class ParentTurn(Struct, omit_defaults=True):
     run: int = 1
     depth: int = 1
     paying: list[PayingTurn] = field(default_factory=list)
+    step: int = 0
+    call_id: str = ""
+    deltas: bool = False
 
 
 class TurnRequest(Struct, omit_defaults=True):

@@ -18,6 +18,7 @@ from antiphon.model import Decision, Message, decode_history
 from antiphon.model.files import FileEntry, StoredFile
 from antiphon.redis.archived import archived_files, bring_back, whole_found
 from antiphon.redis.connections import Connections
+from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import Edits, Found
 from antiphon.redis.files import SessionFiles, is_unfilled
 from antiphon.redis.forks import fork_in_redis
@@ -41,7 +42,6 @@ from antiphon.session.work import Work
 from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
-from antiphon.wire.suspension import decide
 
 NO_MESSAGES = (1, 0)
 ROLL_BACK_SECONDS = 30.0
@@ -108,7 +108,7 @@ class RedisRuntime:
         return turn
 
     async def decide(self, session: SessionRef, turn_id: TurnId, decision: Decision) -> None:
-        await decide(await self._cell(session), turn_id, decision)
+        await decide_in_tree((await self._connected(session.store)).cells, turn_id, decision)
 
     async def read(
         self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""

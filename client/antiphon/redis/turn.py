@@ -29,6 +29,7 @@ from antiphon.model import TERMINAL, Decision, Response, Status
 from antiphon.model.feedback import checked_feedback
 from antiphon.model.recording import Recording
 from antiphon.redis.connections import Connections
+from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import found_in
 from antiphon.redis.feedback import rate_turn
 from antiphon.redis.recording import record_turn
@@ -39,7 +40,6 @@ from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
 from antiphon.tools.approval import approval_of, rejection_of, result_of
 from antiphon.wire.records import TurnRecord, readable
-from antiphon.wire.suspension import decide
 
 
 class AsyncTurn:
@@ -235,7 +235,7 @@ class AsyncTurn:
         await self._decide(result_of(call_id, result, by, is_error=is_error))
 
     async def _decide(self, decision: Decision) -> None:
-        await decide(self._connections.cell_of_turn(self.id), self.id, decision)
+        await decide_in_tree(self._connections.cells, self.id, decision)
 
     async def feedback(self, score: float, note: str | None = None, *, by: str | None = None) -> None:
         """Rate the turn with a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom.

@@ -32,6 +32,7 @@ from antiphon.text import text_of
 from antiphon.tools.results import at_the_end, noted
 from antiphon.wire.cell import Cell
 from antiphon.wire.feedback import feedback_of
+from antiphon.wire.forwarding import pending_below
 from antiphon.wire.records import TurnRecord, readable
 from antiphon.wire.suspension import open_calls, waits_of
 
@@ -94,7 +95,7 @@ def turn_info(record: TurnRecord) -> TurnInfo:
             started=_time(record, "started_at"), ended=_time(record, "ended_at"),
             **_why(record),
             usage=response.usage, messages=response.messages,
-            calls=calls if record.status == "suspended" else [], decisions=decisions,
+            calls=[*(calls if record.status == "suspended" else []), *pending_below(record)], decisions=decisions,
             steered_into=text_of(fields.get("steered_into")) or None,
             tenant=text_of(fields.get("tenant")) or None, user=request.user, feedback=feedback_of(record),
             waits=waits_of(fields, record.turn_id) if record.status == "suspended" else [],

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from antiphon.errors import UsageError
-from antiphon.input.values import duration
+from antiphon.input.values import duration, is_a
 from antiphon.tools.approval import ToolRule
 from antiphon.tools.context import Context
 from antiphon.tools.functions import Tool
@@ -18,18 +18,22 @@ DESCRIPTION = "Give the agent {name} a task, and get its answer. It sees nothing
 class ChildTool(Tool[..., Any]):
     """An agent as a tool: ``agent.as_tool()``. A call runs as a turn of the agent, in a session of its own.
 
-    ``agent`` is the agent, and ``wait_seconds`` how long a call waits for its answer; None waits for 30 days.
+    ``agent`` is the agent, ``wait_seconds`` how long a call waits for its answer (None: 30 days), and ``deltas``
+    whether the stream of the turn that calls it has the deltas of the child.
     """
 
     def __init__(
         self, agent: Any, *, name: str | None, description: str | None, timeout: float | timedelta | None,
-        approval: ToolRule,
+        approval: ToolRule, deltas: bool = False,
     ) -> None:  # fmt: skip
+        if not is_a(deltas, bool):
+            raise UsageError(f"deltas= must be True or False, not {deltas!r}.")
         if not agent.name:
             raise UsageError("as_tool() needs an agent with a name: use Agent(name=…).")
         about = DESCRIPTION.format(name=agent.name) if description is None else description
         super().__init__(_alone, name=name or agent.name, description=about, approval=approval)
         self.agent = agent
+        self.deltas = deltas
         self.wait_seconds = None if timeout is None else duration(timeout, "timeout")
 
     def bound(self, run: Callable[[str, Context], Any]) -> Tool[..., Any]:

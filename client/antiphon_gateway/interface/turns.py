@@ -15,13 +15,13 @@ from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL, Decision
 from antiphon.model.feedback import MOST_NOTE
 from antiphon.model.recording import Recording
+from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.session.work import options_of
 from antiphon.tools import approval
-from antiphon.wire.suspension import decide
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
     Approve,
@@ -253,8 +253,7 @@ async def answer_call(call: Call[None, ToolAnswer]) -> None:
 async def _decide(call: Call[None, Any], decision: Decision) -> None:
     """Decide as the authenticated caller. Whom that one names is a claim."""
     turn, claimed = await call.turn(), call.body.by or None
-    cell = call.client.connections.cell_of_turn(turn.id)
-    await decide(cell, turn.id, replace(decision, on_behalf_of=claimed))
+    await decide_in_tree(call.client.connections.cells, turn.id, replace(decision, on_behalf_of=claimed))
 
 
 MOST_REQUEUED = 1000

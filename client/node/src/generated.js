@@ -30,7 +30,7 @@ export const EVENT_DEFAULTS = {
   turn_resumed: {"decisions": []},
   turn_steered: {"steered_id": "", "input": [], "input_omitted": false},
   handoff: {"source": "", "target": "", "reason": ""},
-  child_event: {"child_id": "", "call_id": "", "agent": "", "depth": 0, "event": {}},
+  child_event: {"child_id": "", "call_id": "", "agent": "", "depth": 0, "parent_id": "", "event": {}},
   turn_finished: {"response": null, "steered_into": ""},
   turn_failed: {"code": "", "message": "", "raw": "", "service": null, "limit": "", "user_message": ""},
   turn_cancelled: {"reason": "", "kept": 0, "keep": "steps"},

@@ -1060,7 +1060,7 @@ export interface EventFields {
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   handoff: { source: string; target: string; reason: string };
-  child_event: { child_id: string; call_id: string; agent: string; depth: number; event: JsonObject };
+  child_event: { child_id: string; call_id: string; agent: string; depth: number; parent_id: string; event: JsonObject };
   turn_finished: { response: Response | null; steered_into: string };
   turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };

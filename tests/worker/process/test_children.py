@@ -17,21 +17,23 @@ from support.eventually import wait_until_async
 from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
 from support.source_tree import ROOT
-from support.trees import DEPTH, WIDTH
+from support.trees import DEPTH, WIDTH, tree
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
 from antiphon.client import AsyncClient
-from antiphon.errors import InvalidTool, TurnDeleted, UsageError, WrongTenant
+from antiphon.errors import AlreadyDecided, InvalidTool, NotSuspended, TurnDeleted, UsageError, WrongTenant
 from antiphon.events import decode_event
-from antiphon.input.request import ParentTurn
+from antiphon.input.request import ParentTurn, TurnRequest
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.process import children as module
 from antiphon_worker.process.journal import TurnJournal
 from antiphon_worker.process.lease import Stop, StopSignal
-from antiphon_worker.process.outcomes import Cancelled, Superseded
+from antiphon_worker.process.outcomes import Cancelled
+from antiphon_worker.process.publisher import TurnSink
+from antiphon_worker.process.turn import TurnAttempt
 
 pytestmark = pytest.mark.one_server
 
@@ -90,8 +92,13 @@ async def _until(turn, status):
     await wait_until_async(reached, 20, f"it is {status}")
 
 
-def children_in(events):
-    return [(event.call_id, event.event["type"]) for event in events if event.type == "child_event"]
+def children_in(events, kinds=("turn_queued", "turn_finished")):
+    """The begin and the end of the children directly below a turn."""
+    return [
+        (event.call_id, event.event["type"])
+        for event in events
+        if event.type == "child_event" and event.parent_id == event.turn_id and event.event["type"] in kinds
+    ]
 
 
 async def result_of(desk, place, **options):
@@ -118,7 +125,7 @@ async def test_a_call_is_a_turn_of_its_own_while_the_parent_is_suspended(place):
     assert kinds.index("turn_sleeping") < kinds.index("turn_resumed") < kinds.index("tool_result")
     assert [event.seq for event in events] == list(range(events[0].seq, events[0].seq + len(events)))
     assert children_in(events) == [("call_1", "turn_queued"), ("call_1", "turn_finished")]
-    begun, ended = [event for event in events if event.type == "child_event"]
+    begun, *_, ended = [event for event in events if event.type == "child_event"]
     assert (begun.agent, begun.depth, begun.event["session_id"]) == ("research", 1, child)
     assert ended.event["response"]["text"] == "In November."
     assert [one.text for one in desk.heard.requests[0].messages] == ["When is Kyoto best?"]
@@ -269,6 +276,130 @@ async def test_agents_are_nested_three_deep(place):
     async with place(desk) as session_of:
         response = await session_of("s").run("Go.")
     assert "nested 3 deep" in response.text
+
+
+def asking(text):
+    """Approved, a call of this tool says ``text``."""
+
+    @tool(approval=True)
+    def refund() -> str:
+        """Refund."""
+        return text
+
+    return refund
+
+
+def _after_its_tool(request):
+    last = request.messages[-1]
+    return last.tool_results[0].text if last.role == "tool" else tool_call("refund")
+
+
+async def _pending(turn, count):
+    async def there():
+        calls = (await turn.info()).calls
+        return len(calls) == count and calls
+
+    return await wait_until_async(there, 20, f"{count} calls are pending")
+
+
+async def test_the_events_of_a_child_come_while_its_parent_is_suspended(place):
+    gate = Gate()
+    desk = Desk(answers=(_wait_first,), tools=[gate.tool])
+    async with place(desk) as session_of:
+        kinds = []
+        async for event in session_of("s").stream("Plan it."):
+            kinds.append(f"child {event.event['type']}" if event.type == "child_event" else event.type)
+            if kinds[-1] == "turn_sleeping":
+                gate.open.set()
+    assert not [kind for kind in kinds if kind.startswith("child") and kind.endswith("_delta")]
+    assert "child turn_finished" in kinds[kinds.index("turn_sleeping") : kinds.index("turn_resumed")]
+
+
+async def test_deltas_of_a_child_come_on_request(place):
+    desk = Desk(deltas=True)
+    async with place(desk) as session_of:
+        events = [event async for event in session_of("s").stream("Plan it.")]
+    said = [event.event["text"] for event in events if event.type == "child_event" and "text" in event.event]
+    assert "".join(said) == "In November."
+
+
+async def test_a_stream_has_the_events_of_the_whole_tree_once_and_in_order(place):
+    desk = Desk()
+    desk.writer = tree("writer")
+    async with place(desk) as session_of:
+        events = [event async for event in session_of("s").stream("Go.")]
+    assert [event.seq for event in events] == list(range(events[0].seq, events[0].seq + len(events)))
+    _check_tree(events)
+
+
+def _check_tree(events):
+    by_child = {}
+    for event in events:
+        if event.type == "child_event":
+            by_child.setdefault(event.child_id, []).append(event)
+    depths = Counter(found[0].depth for found in by_child.values())
+    assert depths == {depth: WIDTH**depth for depth in range(1, DEPTH + 1)}
+    for child, found in by_child.items():
+        seqs = [event.event["seq"] for event in found]
+        assert seqs == sorted(set(seqs)), f"{child} has an event twice or in another order"
+        kinds = [event.event["type"] for event in found]
+        assert (kinds[0], kinds[-1], kinds.count("turn_finished")) == ("turn_queued", "turn_finished", 1)
+        assert {event.event["turn_id"] for event in found} == {child}
+        assert found[0].parent_id == (events[0].turn_id if found[0].depth == 1 else found[0].parent_id)
+        assert found[0].depth == 1 or found[0].parent_id in by_child
+
+
+async def test_two_children_that_wait_for_approval_are_answered_at_the_parent(place):
+    desk = Desk([ASK, ASK], "Done.", answers=(_after_its_tool,), tools=[asking("refunded")])
+    async with place(desk) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+        first, second = await _pending(turn, 2)
+        assert (first.name, first.kind) == ("refund", "approval")
+        with pytest.raises(UsageError, match="Several turns below"):
+            await turn.approve("call_1" if first.call_id.endswith(":call_1") else first.call_id.split(":")[1])
+        await turn.approve(first.call_id, by="ada")
+        with pytest.raises(AlreadyDecided):
+            await turn.approve(first.call_id)
+        await turn.reject(second.call_id, reason="Too expensive.")
+        response = await turn.result(20)
+        assert (await turn.info()).calls == []
+    assert sorted("refunded" in call.result for call in response.tool_calls) == [False, True]
+
+
+async def test_the_only_call_of_that_id_is_answered_by_the_id_alone(place):
+    desk = Desk(answers=(_after_its_tool,), tools=[asking("refunded")])
+    async with place(desk) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+        [call] = await _pending(turn, 1)
+        await turn.approve(call.call_id.split(":")[1])
+        assert (await turn.result(20)).tool_calls[0].result == "refunded"
+        with pytest.raises(NotSuspended):
+            await turn.approve("unknown")
+
+
+async def test_a_call_two_levels_below_is_answered_at_the_turn_above_all(place):
+    deep = Agent(script(_after_its_tool, repeat=True), "any", name="deep", tools=[asking("refunded")])
+    desk = Desk()
+    middle = script(tool_call("deep", input="Go."), "Middle.", repeat=True)
+    desk.research = Agent(middle, "any", name="research", tools=[deep.as_tool()])
+    desk.writer = Agent(desk.said, "any", name="writer", tools=[desk.research.as_tool()])
+    async with place(desk) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+        [call] = await _pending(turn, 1)
+        await turn.approve(call.call_id)
+        assert (await turn.result(20)).text == "Go in November."
+
+
+async def test_a_cancelled_child_asks_nothing_at_its_parent(redis_url):
+    desk = Desk(answers=(_after_its_tool,), tools=[asking("refunded")])
+    async with on_workers(desk, redis_url) as session_of:
+        session = session_of("s")
+        turn = await session.submit("Plan it.")
+        await _pending(turn, 1)
+        [child] = await session.children()
+        await session_of(child).cancel()
+        assert (await turn.result(60)).tool_calls[0].is_error
+        assert (await turn.info()).calls == []
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
@@ -450,32 +581,40 @@ async def test_a_session_whose_sub_agent_runs_is_deleted(redis_url):
             await turn.info()
 
 
-def attempt_at_a_child(fence):
-    return SimpleNamespace(turn_id="b" * 32, run=1, tenant="", fence=fence)
+def attempt_at_a_child(client, stop=None):
+    parent = ParentTurn("p", "a" * 32, 1, 1)
+    turn = SimpleNamespace(turn_id="b" * 32, session_id="child", run=1, tenant="", fence="1-a")
+    request = TurnRequest([], agent="research", parent=parent)
+    lease = SimpleNamespace(stop=stop)
+    return module.Kin(client.connections.cells, turn, request, lease, TurnSink(turn, lease, None))
 
 
-async def test_a_process_that_takes_a_child_again_that_it_has_lost_watches_it_to_its_end(redis_url):
-    parent, lost, held = ParentTurn("p", "a" * 32, 1, 1), attempt_at_a_child("1-a"), attempt_at_a_child("2-b")
-    async with AsyncClient(redis_url) as client:
-        family = module.Family(client.connections.cells)
-        before = asyncio.all_tasks()
-        for one in (lost, held):
-            family.watch(one, parent, SimpleNamespace(stop=None))
-        watching = asyncio.all_tasks() - before
-        await family.ended(lost, Superseded())
-        assert sorted(task.cancelling() for task in watching) == [0, 1]
-        await family.ended(held, Cancelled("Stopped."))
-        assert [task.cancelling() for task in watching] == [1, 1]
+@pytest.mark.lasting_keys("*")
+async def test_an_attempt_at_a_child_that_raises_leaves_no_task(redis_url, monkeypatch):
+    raised = []
+    conclude = TurnAttempt._end
+
+    async def broken(self, outcome):
+        if self.kin is not None:
+            raised.append(self.kin)
+            raise RuntimeError("A defect.")
+        return await conclude(self, outcome)
+
+    monkeypatch.setattr(TurnAttempt, "_end", broken)
+    desk = Desk()
+    async with on_workers(desk, redis_url) as session_of:
+        await session_of("s").submit("Plan it.")
+        await wait_until_async(lambda: raised, 20)
+        await wait_until_async(raised[0]._task.done, 20, "its task has ended")
 
 
 @pytest.mark.lasting_keys("ant:*")
 async def test_the_end_of_a_child_for_which_nobody_waits_starts_no_turn_of_a_schedule(redis_url):
-    parent, child = ParentTurn("p", "a" * 32, 1, 1), attempt_at_a_child("1-a")
     async with AsyncClient(redis_url) as client:
         await client.schedules("s").set("all", "Whatever comes.", on="*", agent="research")
-        family = module.Family(client.connections.cells)
-        family.watch(child, parent, SimpleNamespace(stop=Stop.SUPERSEDED))
-        await family.ended(child, Cancelled("Stopped."))
+        kin = attempt_at_a_child(client, stop=Stop.SUPERSEDED)
+        kin.leave()
+        await kin.ended(Cancelled("Stopped."))
         assert [one async for one in client.turns("s")] == []
         assert await client.send_event("child:of-somebody") == 1
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon_worker.local.moves import KEEP_EVENT_MS, Answer, Moves
+from typing import Any
+
+from antiphon_worker.local.moves import ENDED, KEEP_EVENT_MS, Answer, Moves
 from antiphon_worker.local.records import KeptEvent, Turn, event_of
 
 
@@ -64,6 +66,27 @@ class EventTransitions(Moves):
         known = self.events.get(event, {}).items()
         left = [one for one in known if one[1].position > after and one[1].at > now - KEEP_EVENT_MS]
         return min(left, key=lambda one: one[1].position, default=None)
+
+    def forward(
+        self, turn_id: str, run: int, child: str, after: int, upto: int, over: str, count: int, *rest: Any
+    ) -> Answer:
+        """Publish events of a child turn in the stream of the turn that waits for it."""
+        turn, calls = self.turns.get(turn_id), 2 * count
+        if turn is None or turn.status in ENDED or turn.record.number("run") != run:
+            return [b"OVER"]
+        if "started_at" not in turn.record:  # it has not begun
+            return [b"OVER"]
+        place = turn.record.text(f"child:{child}") or "0"
+        if place == "over":
+            return [b"OVER"]
+        if place != str(after):
+            return [b"BEHIND", place.encode()]
+        if bodies := rest[calls:]:
+            self._publish(turn.session, self.clock(), *bodies)
+        turn.record.put(**{f"child:{child}": "over" if over else upto})
+        for asking, asks in zip(rest[:calls:2], rest[1:calls:2], strict=True):
+            turn.record.put(**{f"asks:{asking}": asks})
+        return [b"FORWARDED"]
 
     def forget_events(self, tenant: str, count: int) -> Answer:
         """Forget the events of a tenant."""

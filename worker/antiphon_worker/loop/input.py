@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.events import Event
 from antiphon.input.request import AgentSpec, OutputSpec, TurnRequest
 from antiphon.input.values import now_ms
-from antiphon.model import CallerTool, Message, Timeouts, ToolResult
+from antiphon.model import CallerTool, Message, Timeouts
 from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Tool
 from antiphon.tools.approval import ApprovalRule
@@ -45,10 +44,6 @@ class Rules(Struct, frozen=True):
 
 class ChildTurns(Protocol):
     """The child turns of a turn."""
-
-    def ends(self, results: Iterable[ToolResult]) -> list[Event]:
-        """Return the events of the children that have given these results."""
-        ...
 
     async def stop(self) -> None:
         """Cancel the children whose calls have no results."""

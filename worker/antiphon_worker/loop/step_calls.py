@@ -53,7 +53,7 @@ class Gate:
         self._rules = inp.rules
         self._caller_tools = {tool.name: tool for tool in inp.caller_tools}
         self._most, self._steps = inp.max_tool_calls, steps
-        self.hooks, self.transfers, self.children = inp.hooks, inp.transfers, inp.children
+        self.hooks, self.transfers = inp.hooks, inp.transfers
         self.files = inp.files
         self._uncounted = {*self._caller_tools, *(inp.transfers.rules if inp.transfers else ())}
         of_agent = inp.rules != Rules() or (inp.hooks is not None and inp.hooks.has(ToolStart))
@@ -206,7 +206,7 @@ class StepCalls:
         self.context = context
         self.decisions = decisions
         self.room = room
-        self.hooks, self.transfers, self.children = gate.hooks, gate.transfers, gate.children
+        self.hooks, self.transfers = gate.hooks, gate.transfers
         self._durable: dict[str, list[DurableEntry]] | None = None  # what the journal has of earlier attempts
         self._writing = asyncio.Lock()
         self.variables = plain_variables(context.variables)  # the values in the journal
@@ -390,8 +390,7 @@ class StepCalls:
         ]
         if results and self.context.variables != self.variables:
             self.variables = entries[-1].variables = plain_variables(self.context.variables)
-        events: list[Event] = [] if self.children is None else self.children.ends(results)
-        events += [result_event(result, number) for result in results]
+        events: list[Event] = [result_event(result, number) for result in results]
         handed = self.transfers.made(step, results) if ran and self.transfers is not None else None
         if handed is None:
             await self._append(entries, events)

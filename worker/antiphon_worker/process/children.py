@@ -11,24 +11,24 @@ seconds whether its parent still waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 
 from antiphon.errors import AgentError, EventTimeout, StoreError, ToolError, TurnNotFound
-from antiphon.events import ChildEvent, Event, TurnQueued
 from antiphon.input.ids import SessionId, TurnId, sub_agent_session, turn_id_of_key
 from antiphon.input.limits import LIMITS
 from antiphon.input.messages import to_input
-from antiphon.input.request import ParentTurn, TurnRequest
-from antiphon.model import TERMINAL, ToolResult, encode
+from antiphon.input.request import ParentTurn, TurnRequest, decode_request
+from antiphon.model import TERMINAL, encode
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import new_turn
 from antiphon.redis.edits import Edits
 from antiphon.redis.sent_events import tell_waiting
-from antiphon.redis.turn import response_of_end, terminal_event
+from antiphon.redis.turn import response_of_end
 from antiphon.session.runtime import Opening, SessionRef
 from antiphon.session.work import Work
 from antiphon.tools import Context
@@ -40,9 +40,11 @@ from antiphon_worker.loop.durable import Durable
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import ChildBegun, open_children
 from antiphon_worker.process.budgets import Attempt
+from antiphon_worker.process.forwarding import Upward, link_of
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease
 from antiphon_worker.process.outcomes import Cancelled, Failed, Finished, Outcome
+from antiphon_worker.process.publisher import TurnSink
 
 LOOK_SECONDS = 5.0
 """How often a running child looks whether its parent still waits."""
@@ -60,17 +62,12 @@ class Children:
         self._attempt, self._turn, self._lease = attempt, attempt.turn, attempt.lease
         self._request = attempt.request
         self._found = {one.call: one for one in journal.entries if isinstance(one, ChildBegun)}
-        self._ends: dict[str, ChildEvent] = {}
         self._opening = asyncio.Lock()  # each changes the parent's session: side by side, most would fail
 
     def offer(self, inp: LoopInput) -> None:
         """Let the tools of ``inp`` that are agents run as children of the turn."""
         inp.children = self
         inp.tools = [self._bound(one) if isinstance(one, ChildTool) else one for one in inp.tools]
-
-    def ends(self, results: Iterable[ToolResult]) -> list[Event]:
-        """Return the events of the children that have given these results."""
-        return [self._ends[one.call_id] for one in results if one.call_id in self._ends]
 
     async def stop(self) -> None:
         """Cancel the children whose calls have no results: the turn ends without them."""
@@ -102,13 +99,14 @@ class Children:
             context.step_number, context.call_id, child, session, tool.agent.name, depth, until
         )
         turn = self._turn
-        parent = ParentTurn(turn.session_id, turn.turn_id, turn.run, depth, self._attempt.paying)
+        parent = ParentTurn(
+            turn.session_id, turn.turn_id, turn.run, depth, self._attempt.paying, begun.step, begun.call, tool.deltas
+        )  # fmt: skip
         try:
             await patiently(self._lease, lambda: self._submit(tool, text, begun, parent))
         except AgentError as exc:
             raise ToolError(f"The agent {tool.agent.name} could not be started: {exc.message}") from exc
-        queued = TurnQueued(session_id=session, turn_id=child, run=1)
-        await durable.append([begun], [_event(begun, queued)])
+        await durable.append([begun], [])
         self._found[context.call_id] = begun
         return begun
 
@@ -135,8 +133,8 @@ class Children:
         """Wait for the end of a child. Returns its record, or None if its time was over before."""
         child, pause = TurnId(begun.child), FIRST_WAIT
         while True:
-            record = await patiently(self._lease, lambda: _ended(self._cells, child))
-            if record is not None:
+            record = await patiently(self._lease, lambda: self._known(child))
+            if record.status in TERMINAL:
                 return record
             wait = pause
             if begun.until is not None:
@@ -148,10 +146,17 @@ class Children:
                 await context.wait_for_event(event_of(begun.child), timeout=wait)
             pause = min(pause * 2, LONGEST_WAIT)
 
+    async def _known(self, child: TurnId) -> TurnRecord:
+        """Read a child, and bring its events up."""
+        record = await self._cells.of_turn(child).turn(child)
+        for link in link_of(child, record.session_id, decode_request(record.fields["request"])):
+            upward = Upward(self._cells, link)
+            await (upward.end(record) if record.status in TERMINAL else upward.bring())
+        return record
+
     def _answer(self, begun: ChildBegun, record: TurnRecord | None) -> str:
         if record is None:
             raise ToolError(f"The agent {begun.agent} did not answer in time, and was stopped.")
-        self._ends[begun.call] = _event(begun, terminal_event(record))
         try:
             response = response_of_end(record)
         except AgentError as exc:
@@ -159,46 +164,53 @@ class Children:
         return response.text if response.output is None else encode(response.output).decode()
 
 
-class Family:
-    """What a worker process does for turns that are children."""
+class Kin:
+    """A child in one attempt at it: it looks whether its parent still waits, and brings its events up there."""
 
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-        self._watching: dict[
-            str, tuple[ParentTurn, asyncio.Task[None]]
-        ] = {}  # by fences: each attempt has one
+    def __init__(
+        self, cells: Cells, turn: ClaimedTurn, request: TurnRequest, lease: Lease, sink: TurnSink
+    ) -> None:
+        [self._link] = link_of(turn.turn_id, turn.session_id, request)
+        self._cells, self._turn, self._lease, self._sink = cells, turn, lease, sink
+        self._task = asyncio.create_task(self._watch(), name=f"parent of {turn.turn_id}")
 
-    def watch(self, turn: ClaimedTurn, parent: ParentTurn, lease: Lease) -> None:
-        """Cancel a child whose parent no longer waits, until the attempt at it is over."""
-        task = asyncio.create_task(self._watch(turn.turn_id, parent, lease), name=f"parent of {turn.turn_id}")
-        self._watching[turn.fence] = parent, task
+    async def _watch(self) -> None:
+        upward, seen, look_at = Upward(self._cells, self._link), 0, 0.0
+        while self._lease.stop is None:
+            try:
+                if time.monotonic() >= look_at:
+                    if not await self._waits():
+                        await self._cells.of_turn(self._turn.turn_id).cancel(self._turn.turn_id, ORPHANED)
+                        return
+                    look_at = time.monotonic() + LOOK_SECONDS
+                await upward.bring()
+                async with asyncio.timeout(LOOK_SECONDS):
+                    seen = await self._sink.published_after(seen)
+            except TimeoutError:
+                continue
+            except AgentError:  # the parent's worker brings what this one cannot
+                await asyncio.sleep(LOOK_SECONDS)
 
-    async def _watch(self, child: TurnId, parent: ParentTurn, lease: Lease) -> None:
-        while lease.stop is None:
-            with suppress(StoreError):
-                if not await self._waits(parent):
-                    await self._cells.of_turn(child).cancel(child, ORPHANED)
-                    return
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _waits(self, parent: ParentTurn) -> bool:
+    async def _waits(self) -> bool:
+        parent = self._link.parent
         try:
             record = await self._cells.of_turn(parent.turn_id).turn(TurnId(parent.turn_id))
         except TurnNotFound:
             return False
         return record.run == parent.run and record.status not in TERMINAL
 
-    async def stop(self, children: Sequence[str], lease: Lease) -> None:
-        """Cancel the children of a turn that is about to end."""
-        await stop_children(self._cells, lease, children, STOPPED)
+    def leave(self) -> None:
+        """The attempt is over."""
+        self._task.cancel()
 
-    async def ended(self, turn: ClaimedTurn, outcome: Outcome) -> None:
-        """The attempt at a child is over. Let its parent know of its end."""
-        parent, task = self._watching.pop(turn.fence)
-        task.cancel()
-        if isinstance(outcome, Finished | Failed | Cancelled):
-            cell, name = self._cells.of_turn(parent.turn_id), event_of(turn.turn_id)
-            with suppress(StoreError):  # the parent looks again
+    async def ended(self, outcome: Outcome) -> None:
+        """Bring up what the attempt has published last, and let the parent know if the child has ended."""
+        turn, parent = self._turn, self._link.parent
+        with suppress(AgentError):
+            await Upward(self._cells, self._link).bring()
+        with suppress(StoreError):  # the parent looks again
+            if isinstance(outcome, Finished | Failed | Cancelled):
+                cell, name = self._cells.of_turn(parent.turn_id), event_of(turn.turn_id)
                 await tell_waiting(cell, name, key=f"{turn.turn_id}:{turn.run}", tenant=turn.tenant or None)
 
 
@@ -212,19 +224,6 @@ async def stop_children(cells: Cells, lease: Lease, children: Sequence[str], rea
     for child in children:
         with suppress(TurnNotFound):
             await patiently(lease, lambda child=child: cells.of_turn(child).cancel(TurnId(child), reason))
-
-
-async def _ended(cells: Cells, child: TurnId) -> TurnRecord | None:
-    record = await cells.of_turn(child).turn(child)
-    return record if record.status in TERMINAL else None
-
-
-def _event(begun: ChildBegun, event: Event) -> ChildEvent:
-    known: Mapping[str, Any] = msgspec.json.decode(event.to_json())
-    return ChildEvent(
-        step=begun.step, child_id=begun.child, call_id=begun.call, agent=begun.agent, depth=begun.depth,
-        event=dict(known),
-    )  # fmt: skip
 
 
 async def _no_wait(turn: TurnId) -> None:

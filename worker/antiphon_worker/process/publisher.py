@@ -11,8 +11,6 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
@@ -56,6 +54,7 @@ class TurnSink:
         self.unanswered: Emit | None = None
         self.full = False
         self._answered = Signal()
+        self._published = 0  # how often something was
 
     def put(self, event: Event) -> None:
         """Take an event without waiting. Consecutive pieces of one delta are joined."""
@@ -111,6 +110,17 @@ class TurnSink:
     def step_kept(self) -> None:
         """The output so far is in the journal."""
         self._said.clear()
+        self._note_published()
+
+    async def published_after(self, seen: int) -> int:
+        """Wait until more was published than this, or the turn stops. Returns how often something was."""
+        while self._published == seen and self.lease.stop is None:
+            await self._answered.wait()
+        return self._published
+
+    def _note_published(self) -> None:
+        self._published += 1
+        self._answered.give()
 
     async def settle(self) -> list[bytes]:
         """Wait until no emit is under way, and take the unsent events for the caller's script."""
@@ -144,7 +154,7 @@ class TurnSink:
             self.lease.end(Stop.SUPERSEDED)
         elif answer and self.lease.stop is None:
             self.lease.end(Stop.CANCELLED, answer)
-        self._answered.give()
+        self._note_published()
         return True
 
     def release(self) -> None:
@@ -197,25 +207,6 @@ def _check(text: object) -> None:
     """Raise ``TypeError`` in the turn that publishes the event: later it would fail all turns of the process."""
     if not isinstance(text, str):
         raise TypeError(f"A piece of an answer must be text, not {type(text).__name__}.")
-
-
-class WatchedSink(TurnSink):
-    """A sink whose events are observed: each once, of the pieces of a delta only the first, without its text.
-
-    What goes wrong while watching does not harm the turn.
-    """
-
-    def __init__(
-        self, turn: ClaimedTurn, lease: Lease, publisher: Publisher, see: Callable[[Event], None]
-    ) -> None:
-        super().__init__(turn, lease, publisher)
-        self._see = see
-
-    def body(self, event: Event) -> bytes:
-        """Encode an event for the scripts, and let the watcher see it."""
-        with suppress(Exception):
-            self._see(event)
-        return super().body(event)
 
 
 class Publisher:

@@ -43,7 +43,7 @@ from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
-from antiphon_worker.process.children import Family
+from antiphon_worker.process.children import STOPPED, Kin, stop_children
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.elsewhere import offer_elsewhere
 from antiphon_worker.process.files import files_of
@@ -79,7 +79,8 @@ from antiphon_worker.process.outcomes import (
     stopped,
 )
 from antiphon_worker.process.placement import Placement
-from antiphon_worker.process.publisher import Publisher, TurnSink, WatchedSink
+from antiphon_worker.process.publisher import Publisher, TurnSink
+from antiphon_worker.process.watched_sink import WatchedSink
 from antiphon_worker.providers.http.limits import Gate, HeldBack
 from antiphon_worker.settings import Settings
 
@@ -114,17 +115,13 @@ class TurnRunner:
     def placement(self) -> Placement:
         return Placement(self.cell, self.app)
 
-    @cached_property
-    def family(self) -> Family:
-        return Family(self.cells)
-
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""
         run = TurnAttempt(self, turn, lease)
         outcome = await run.run()
         took = time.monotonic() - run.began
-        if run.is_child:
-            await self.family.ended(turn, outcome)
+        if run.kin is not None:
+            await run.kin.ended(outcome)
         self.count(run, outcome, took)
         self.tokens += run.meter.tokens if run.meter else 0
         self._log_end(turn, outcome, run.provider, took)
@@ -170,7 +167,7 @@ class TurnAttempt:
         self.provider = ""
         self.agent: str | None = None
         self._charge: Charge | None = None
-        self.is_child = False
+        self.kin: Kin | None = None  # of a child
         self._ids = (turn.turn_id, turn.session_id)
 
     async def run(self) -> Outcome:
@@ -180,6 +177,8 @@ class TurnAttempt:
         except StopSignal:
             return Superseded()
         finally:
+            if self.kin is not None:
+                self.kin.leave()
             self._lease.on_stop(None)  # breaks the cycle of sink and lease
             self._runner.publisher.forget(self._sink)
 
@@ -263,8 +262,7 @@ class TurnAttempt:
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
         if request.parent is not None:
-            self.is_child = True
-            self._runner.family.watch(turn, request.parent, self._lease)
+            self.kin = Kin(self._runner.cells, turn, request, self._lease, self._sink)
         most = self._settings.turn_timeout
         async with TimeLimit(min(request.timeout or most, most)):
             self.journal = TurnJournal(self._cell, turn, self._lease, self._sink)
@@ -421,7 +419,7 @@ class TurnAttempt:
             decisions = claimed_decisions(self._turn)
             found = Unfinished(self._request.messages, entries, self._sink.said(), decisions, used)
             if found.children:
-                await self._runner.family.stop(found.children, self._lease)
+                await stop_children(self._runner.cells, self._lease, found.children, STOPPED)
             return found
         except AgentError:
             return Unfinished([], [], "")
