@@ -4,7 +4,7 @@ import pytest
 from chaos.__main__ import run
 from chaos.driver import Chaos
 from chaos.errands import LABELS, Errands, Order
-from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
+from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, ERRAND_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
 from support.servers import clock_library
 from support.stage import Stage
@@ -30,6 +30,7 @@ def test_a_seed_names_its_faults():
     assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, archive=True)} == {*FAULTS, *ARCHIVE_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, memory=True)} == {*FAULTS, *MEMORY_FAULTS}
+    assert {fault.kind for fault in make_plan(7, 600, errands=True)} == {*FAULTS, *ERRAND_FAULTS}
 
 
 def run_again(turn, next_worker, died=1000, again=1500):

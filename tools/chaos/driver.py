@@ -23,6 +23,7 @@ from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
 from antiphon.stores import SQLiteStore
 from chaos.errands import LABELS, Errands
+from chaos.gateway import Gateway
 from chaos.load import Conversation, People
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
@@ -86,6 +87,7 @@ class Chaos:
         self.rememberers: Rememberers | None = None
         self.with_errands = errands
         self.errands: Errands | None = None
+        self.gateway: Gateway | None = None
         self._labels: dict[int, str] = {}  # the revision of each host, by its process
 
     def __enter__(self) -> Self:
@@ -107,7 +109,8 @@ class Chaos:
         async with AsyncClient(self.to_clients.url) as client:
             self._ensemble = Ensemble(self.to_workers.url, self.stage, self._processes, client)
             if self.with_errands:
-                self.errands = Errands(client, self.stage, self.seed)
+                self.gateway = Gateway(self._processes, self.to_clients.url)
+                self.errands = Errands(client, self.stage, self.seed, self.gateway)
                 await self.errands.open()
             self.hosts = [self._start_host() for _ in range(HOSTS)]
             for host in self.hosts:
@@ -137,6 +140,8 @@ class Chaos:
                 operator.cancel()
             await asyncio.gather(*operators, return_exceptions=True)
             self.free_places = await self._count_free_places()
+            if self.gateway:
+                await self.gateway.aclose()
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
@@ -223,6 +228,9 @@ class Chaos:
                 await self._lose_all_workers(fault)
             case "cut workers" | "cut clients" | "delay workers" | "hold back workers" | "lose a reply":
                 self._disturb_network(fault)
+            case "kill gateway":
+                assert self.gateway
+                await asyncio.to_thread(self.gateway.kill)
             case "lose the store":
                 self._lose_store(fault)
             case "flush scripts":

@@ -30,6 +30,7 @@ from antiphon.testing import Answer, answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.scripted import ScriptedProvider
+from chaos.gateway import Gateway
 
 if TYPE_CHECKING:
     from support.stage import Stage
@@ -112,8 +113,10 @@ class Order:
 class Errands:
     """``trouble`` has a sentence for each promise that does not hold."""
 
-    def __init__(self, client: AsyncClient, stage: "Stage", seed: int) -> None:
-        self._client, self._stage, self._seed = client, stage, seed
+    def __init__(
+        self, client: AsyncClient, stage: "Stage", seed: int, gateway: Gateway | None = None
+    ) -> None:
+        self._client, self._stage, self._seed, self._gateway = client, stage, seed, gateway
         self.limits: list[tuple[float, int]] = []  # when each limit was to be set
         self._orders: list[Order] = []
         self.trouble: list[str] = []
@@ -165,12 +168,12 @@ class Errands:
         )
 
     async def _pay(self, order: Order, word: str) -> None:
+        """Every second payment arrives over HTTP."""
         order.sent.append(word)
-        await _until_stored(
-            lambda: self._client.send_event(
-                f"paid:{order.name}", word, key=f"{order.name}-{word}", tenant=TENANT
-            )
-        )
+        sender = self._client if self._gateway is None or len(self._orders) % 2 else self._gateway
+        self.counts["paid over HTTP"] += sender is self._gateway
+        name, key = f"paid:{order.name}", f"{order.name}-{word}"
+        await _until_stored(lambda: sender.send_event(name, word, key=key, tenant=TENANT))
 
     async def _go_on(self, turn: AsyncTurn, chance: random.Random) -> None:
         match chance.choices(("wait", "on", "cancel"), (8, 1, 1))[0]:

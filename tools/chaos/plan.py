@@ -27,8 +27,8 @@ ARCHIVE_FAULTS: dict[str, int] = {"lose all workers": 2}
 
 MEMORY_FAULTS: dict[str, int] = {"lose the store": 3}
 """What comes to them where there is a memory: its store cannot be written."""
-ERRAND_FAULTS: dict[str, int] = {"restart host": 6}
-"""What takes its place where there are errands: hosts come back with the next revision of the agents."""
+ERRAND_FAULTS: dict[str, int] = {"restart host": 6, "kill gateway": 3}
+"""What takes its place where there are errands: hosts come back with the next revision, and a gateway is killed."""
 
 
 @dataclass(frozen=True, slots=True)
