@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ import msgspec
 from antiphon.encryption.records import sealer_of
 from antiphon.errors import AgentError, ProviderRejected, ToolRaised, UsageError
 from antiphon.events import TurnSuspended
+from antiphon.handoffs import Handoff
+from antiphon.mcp import beginning_of
 from antiphon.model import Decision, Message, OpenCall, Response, ToolCall, ToolResult
 from antiphon.model.recording import Recording
+from antiphon.session.async_session import AsyncSession
 from antiphon.session.background import call
 from antiphon.testing import Answer, Script, answer
 from antiphon.tools import Context, Tool
@@ -65,18 +68,20 @@ class Replay:
     def __init__(self, source: str | Path | Recording) -> None:
         self.recording = read_recording(source)
 
-    def check(self, agent: Any) -> Response | None:
+    def check(self, agent: Any, *others: Any) -> Response | None:
         """Run the turn with this agent, and compare. Returns its response; None if the recorded turn had none.
+
+        ``others`` are agents that ``handoffs=`` names.
 
         The model's answers, the results of tools and the decisions of people are those of the recording. Compared are
         what the model receives, the arguments of tools with their schemas, and which calls wait for a decision. Raises
         ``ReplayDiffers``, which is an ``AssertionError``.
         """
-        return call(self.check_async(agent), instead="check_async")
+        return call(self.check_async(agent, *others), instead="check_async")
 
-    async def check_async(self, agent: Any) -> Response | None:
+    async def check_async(self, agent: Any, *others: Any) -> Response | None:
         """``check``, awaited."""
-        return await _Run(self.recording).run(agent)
+        return await _Run(self.recording).run(agent, others)
 
 
 class _Run:
@@ -91,12 +96,11 @@ class _Run:
         self._calls = {one.call_id: one for message in messages for one in message.tool_calls}
         self._asked: set[str] = set()  # calls that waited for a decision
         self._difference = ""
+        self._script = Script([self._answer(number) for number in range(len(self._answers) + 1)])
 
-    async def run(self, agent: Any) -> Response | None:
-        recording, own = self._recording, self._copied(agent)
-        session = own.session_async(
-            messages=recording.history, system=recording.system, variables=recording.variables or None
-        )
+    async def run(self, agent: Any, others: Sequence[Any]) -> Response | None:
+        recording, own = self._recording, AgentCopies(self._recording, others, self._change).of(agent)
+        session = await opened(recording, own, recording.system)
         turn = await session.submit(recording.input, **options_of(recording.request))
         async for event in turn.stream():
             if isinstance(event, TurnSuspended):
@@ -107,24 +111,15 @@ class _Run:
             response = await turn.result()
         except AgentError as exc:
             self._differs(exc.message, unless=END in exc.message and recording.status != "finished")
-        self._check_end(own.provider)
+        self._check_end(self._script)
         if self._difference:
             raise ReplayDiffers(self._difference)
         return response
 
-    def _copied(self, agent: Any) -> Any:
-        """A copy of the agent with the recorded model and tools, without what leaves the process."""
-        own = copy.copy(agent)
-        entries: list[Callable[[Any], Answer]] = [
-            self._answer(number) for number in range(len(self._answers) + 1)
-        ]
-        own.provider, own.tools = (
-            Script(entries),
-            [RecordedTool.of(tool, self._result) for tool in agent.tools],
-        )
-        own.redis = own.store = own.memory = own.retry = own._runtime = None
-        own.fallback, own.budgets = [], []
-        return own
+    def _change(self, own: Any) -> None:
+        """Give an agent the recorded model and tools."""
+        own.provider, own.retry, own.fallback = self._script, None, []
+        own.tools = [RecordedTool.of(tool, self._result) for tool in own.tools]
 
     async def _result(self, call_id: str, arguments: Mapping[str, Any]) -> Any:
         """What the tool returned for this call, or the exception with the recorded text."""
@@ -202,6 +197,77 @@ class _Run:
         """Note a difference; the first one counts."""
         if not unless and not self._difference:
             self._difference = f"The replay of turn {self._recording.turn_id} differs: {how}."
+
+
+class AgentCopies:
+    """Copies of an agent and of those that it hands over to, without what leaves the process.
+
+    ``change`` gives each copy its model, and its tools their results. ``others`` are agents that ``handoffs=`` names.
+    """
+
+    def __init__(self, recording: Recording, others: Sequence[Any], change: Callable[[Any], None]) -> None:
+        self._recording, self._change = recording, change
+        self._others = {one.name: one for one in others}
+        self._made: dict[str, Any] = {}
+
+    def of(self, agent: Any) -> Any:
+        """Return the copy of an agent. Raises ``UsageError`` where one that the turn was handed over to is missing."""
+        name = agent.name or ""
+        if name not in self._made:
+            own = self._made[name] = copy.copy(agent)
+            own.redis = own.store = own.memory = own._runtime = None
+            own.budgets, own.mcp = [], []
+            own.tools = [*agent.tools, *_remote_tools(agent, self._recording)]
+            self._change(own)
+            own.handoffs = [
+                msgspec.structs.replace(one, agent=self._target(agent, one)) for one in agent.handoffs
+            ]
+        return self._made[name]
+
+    def _target(self, source: Any, handoff: Handoff) -> Any:
+        if not isinstance(handoff.agent, str):
+            return self.of(handoff.agent)
+        if handoff.name in self._others:
+            return self.of(self._others[handoff.name])
+        if any(one.agent == handoff.name for one in self._recording.messages):
+            raise UsageError(
+                f"The turn was handed over to {handoff.name!r}, which {source.name!r} only names: pass that agent as "
+                f"well, as in check({source.name}, {handoff.name})."
+            )
+        unused = copy.copy(source)  # the turn does not reach it, and the model is offered the hand-off
+        unused.name, unused.tools, unused.handoffs, unused.mcp = handoff.name, [], [], []
+        return unused
+
+
+def _remote_tools(agent: Any, recording: Recording) -> list[Tool[..., Any]]:
+    """The tools of MCP servers that the recorded turn has called."""
+    messages = recording.messages
+    asked = {one.call_id for message in messages for one in message.decisions if _is_of_a_person(one)}
+    found: dict[str, Tool[..., Any]] = {}
+    for server in agent.mcp:
+        beginning = beginning_of(server)
+        for made in (one for message in messages for one in message.tool_calls):
+            if made.name.startswith(beginning):
+                rule = made.call_id in asked if isinstance(server, str) else server.approval
+                waits = rule if isinstance(rule, bool) else made.name.removeprefix(beginning) in rule
+                found[made.name] = Tool(
+                    _remote, name=made.name, description="", parameters={"type": "object"}, approval=waits
+                )
+    return [*found.values()]
+
+
+async def _remote(**arguments: Any) -> None:
+    """Return nothing: a tool of a server, which the replay does not call."""
+
+
+async def opened(recording: Recording, agent: Any, system: str | None) -> AsyncSession:
+    """Return a session as it was before the recorded turn."""
+    session: AsyncSession = agent.session_async(
+        messages=recording.history, system=system, variables=recording.variables or None
+    )
+    for one in recording.files:
+        await session.add_file(one.data, media_type=one.media_type, name=one.name)
+    return session
 
 
 class RecordedTool(Tool[..., Any]):

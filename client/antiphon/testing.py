@@ -123,8 +123,10 @@ class Replayed(Protocol):
 
     recording: Recording
 
-    def check(self, agent: Any) -> Response | None:
+    def check(self, agent: Any, *others: Any) -> Response | None:
         """Run the turn with this agent. Returns its response, None for a turn that failed or was cancelled.
+
+        ``others`` are agents that ``handoffs=`` only names, if the turn was handed over to them.
 
         Raises ``ReplayDiffers``, an ``AssertionError``, at the first difference, and names it: a result of a tool,
         arguments that its schema refuses, a call that waits for an approval, the number of model calls.
@@ -134,7 +136,7 @@ class Replayed(Protocol):
         """
         ...
 
-    async def check_async(self, agent: Any) -> Response | None:
+    async def check_async(self, agent: Any, *others: Any) -> Response | None:
         """``check``, awaited.
 
         >>> (await replayed.check_async(agent)).text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -15,7 +14,7 @@ from antiphon.errors import AgentError, ToolRaised, UsageError
 from antiphon.events import TurnSuspended
 from antiphon.model import Message, OpenCall, ToolResult, Usage
 from antiphon.model.recording import Recording
-from antiphon.replaying import RecordedTool, options_of
+from antiphon.replaying import AgentCopies, RecordedTool, opened, options_of
 from antiphon.testing import Script, answer
 from antiphon_worker.providers.base import Increment, ModelRequest, Provider
 from antiphon_worker.providers.registry import provider_for
@@ -35,24 +34,31 @@ class Variant(Struct, omit_defaults=True):
     error: str | None = None
 
 
+class Calls(Struct):
+    """How many model calls the agents of a turn have made."""
+
+    made: int = 0
+
+
 class ForkedProvider:
     """Plays the recorded answers of the first ``steps`` model calls, and then asks a model service."""
 
-    def __init__(self, recording: Recording, steps: int, provider: Provider) -> None:
+    def __init__(self, recording: Recording, steps: int, provider: Provider, made: Calls) -> None:
         said = [one for one in recording.messages if one.role == "assistant"]
         if not 0 <= steps <= len(said):
             raise UsageError(
                 f"The recording has {len(said)} model calls: --step must be from 1 to {len(said)}."
             )
         self.name = provider.name
-        self._recorded = ScriptedProvider(Script([answer(*one.parts) for one in said[:steps]]))  # type: ignore[arg-type]
-        self._steps, self._provider = steps, provider
-        self._made = 0
+        self._said = said[:steps]
+        self._steps, self._provider, self._calls = steps, provider, made
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
         """Yield the answer of one model call."""
-        self._made += 1
-        provider = self._recorded if self._made <= self._steps else self._provider
+        self._calls.made += 1
+        provider = self._provider
+        if self._calls.made <= self._steps:
+            provider = ScriptedProvider(Script([answer(*self._said[self._calls.made - 1].parts)]))  # type: ignore[arg-type]
         async for increment in provider.stream(request):
             yield increment
 
@@ -112,24 +118,25 @@ def _keys(call_id: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, s
 
 
 async def run_variant(
-    recording: Recording, agent: Any, *, step: int = 1, model: str | None = None, system: str | None = None
+    recording: Recording, agent: Any, *others: Any, step: int = 1, model: str | None = None, system: str | None = None
 ) -> Variant:  # fmt: skip
     """Run a recorded turn with an agent from a model call on, the first one by default.
 
-    Tools do not run: a call like one of the recording returns what that one returned. Raises ``UsageError``.
+    ``others`` are agents that ``handoffs=`` names. Tools do not run: a call like one of the recording returns what that
+    one returned. Raises ``UsageError``.
     """
-    own, results = copy.copy(agent), _Results(recording)
-    provider = provider_for(agent.provider) if isinstance(agent.provider, str) else agent.provider
-    if isinstance(provider, Script):
-        provider = ScriptedProvider(provider)
-    own.provider, own.model = ForkedProvider(recording, step - 1, provider), model or agent.model
+    results, made = _Results(recording), Calls()
+
+    def change(own: Any) -> None:
+        provider = provider_for(own.provider) if isinstance(own.provider, str) else own.provider
+        if isinstance(provider, Script):
+            provider = ScriptedProvider(provider)
+        own.provider, own.model = ForkedProvider(recording, step - 1, provider, made), model or own.model
+        own.tools = [RecordedTool.of(tool, partial(results.call, tool.name)) for tool in own.tools]
+
+    own = AgentCopies(recording, others, change).of(agent)
     own.system = agent.system if system is None else system
-    own.tools = [RecordedTool.of(tool, partial(results.call, tool.name)) for tool in agent.tools]
-    own.redis = own.store = own.memory = own._runtime = None
-    session = own.session_async(
-        messages=recording.history, system=recording.system if system is None else None,
-        variables=recording.variables or None,
-    )  # fmt: skip
+    session = await opened(recording, own, recording.system if system is None else None)
     began = time.monotonic()
     turn = await session.submit(recording.input, **options_of(recording.request))
     async for event in turn.stream():

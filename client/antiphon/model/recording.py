@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from antiphon.model import Message, Status
+from antiphon.model.files import StoredFile
 
 
 class Recording(Struct, omit_defaults=True):
@@ -14,7 +15,8 @@ class Recording(Struct, omit_defaults=True):
 
     ``history`` are the messages of its session before it, and ``messages`` what the model has said and the tools have
     returned, with the decisions about calls. ``system`` is the session's own system prompt. ``request`` are the options
-    that it was submitted with. It has no keys of model services, and neither metadata nor users.
+    that it was submitted with. ``files`` are the stored files that the messages name. It has neither metadata nor
+    users, and what looks like a key or a password is replaced by ``[removed]``.
     """
 
     turn_id: str
@@ -28,6 +30,7 @@ class Recording(Struct, omit_defaults=True):
     system: str | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
+    files: list[StoredFile] = field(default_factory=list)
     code: str | None = None
     error: str | None = None
     version: int = 1

@@ -9,9 +9,12 @@ import msgspec
 from antiphon.errors import SessionNotFound, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.input.request import shown_request
+from antiphon.input.secrets import without_secrets
 from antiphon.model import TERMINAL, Message, decode_history
+from antiphon.model.files import StoredFile
 from antiphon.model.recording import Recording
 from antiphon.redis.fields import decode_field
+from antiphon.redis.files import SessionFiles, stored_ids
 from antiphon.redis.turn_records import turn_info
 from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
@@ -30,15 +33,16 @@ async def record_turn(cell: Cell, turn_id: TurnId) -> Recording:
     session, history = await session_before(cell, record)
     agent, revision = await revision_of(cell, record) if cell.has_disk else ("", "")
     options: dict[str, Any] = msgspec.to_builtins(shown_request(record.fields["request"]))
-    return Recording(
+    files = await _files(cell, record, [*history, *info.input, *info.messages]) if session else []
+    return without_secrets(Recording(
         info.turn_id, info.session_id, info.status, _plain(info.input), _plain(info.messages),
-        history=_plain(history),
+        history=_plain(_only_charge(history)), files=files,
         agent=info.agent or agent or None, revision=revision,
         system=decode_field("system", session.get("system", b"")) or None,
         variables=decode_field("variables", session.get("variables", b"")) or {},
         request={name: options[name] for name in OPTIONS if options.get(name)},
         code=info.code, error=info.error,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 async def session_before(cell: Cell, turn: TurnRecord) -> tuple[dict[str, bytes], list[Message]]:
@@ -66,3 +70,19 @@ async def session_before(cell: Cell, turn: TurnRecord) -> tuple[dict[str, bytes]
 def _plain(messages: list[Message]) -> list[Message]:
     """The messages without what only a stored history needs."""
     return [msgspec.structs.replace(one, id=None, turn_id=None, created=None, by=None) for one in messages]
+
+
+def _only_charge(history: list[Message]) -> list[Message]:
+    """The messages of a history, of which only the last turn may name the agent that stays: see ``InCharge``."""
+    last = next((place for place in range(len(history) - 1, -1, -1) if history[place].turn_id), 0)
+    return [
+        one if place >= last or one.in_charge is None else msgspec.structs.replace(one, in_charge=None)
+        for place, one in enumerate(history)
+    ]
+
+
+async def _files(cell: Cell, record: TurnRecord, messages: list[Message]) -> list[StoredFile]:
+    """The stored files that messages name, as far as the session still has them."""
+    files = SessionFiles(cell, record.session_id)
+    found = [await files.read(file_id) for file_id in dict.fromkeys(stored_ids(messages))]
+    return [one for one in found if one is not None]

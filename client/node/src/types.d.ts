@@ -626,9 +626,19 @@ export interface Recording {
   system?: string | null;
   variables?: JsonObject;
   request?: JsonObject;
+  files?: StoredFile[];
   code?: string | null;
   error?: string | null;
   version?: number;
+}
+/** A stored file with its content. */
+export interface StoredFile {
+  id: string;
+  size: number;
+  media_type?: string | null;
+  name?: string | null;
+  by?: string | null;
+  data?: string;
 }
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {

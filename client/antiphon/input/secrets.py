@@ -1,0 +1,81 @@
+"""Removes keys and passwords from what leaves a deployment, such as the recording of a turn.
+
+Removed are the values of this process's own variables with names such as ``OPENAI_API_KEY``, texts that have the form
+of a known kind of key, passwords in URLs, and values whose names are those of secrets, also within JSON in a text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.model.recording import Recording
+
+REMOVED = "[removed]"
+SHORTEST = 12  # of a value in the environment: a shorter one would be found in any text
+
+_NAMES = (
+    r"(?:x-)?api[_-]?key|(?:auth|access|refresh|id|session)[_-]?token|token|passwd|password|passphrase|"
+    r"(?:client[_-]?)?secret|authorization|proxy-authorization|cookie|set-cookie|private[_-]?key|credentials?"
+)
+_NAME = re.compile(_NAMES, re.IGNORECASE)
+_NAMED = re.compile(
+    rf"""((?:\\?["'])(?:{_NAMES})\\?["']\s*:\s*\\?["'])((?:[^"'\\]|\\(?!["']))+)""", re.IGNORECASE
+)
+_KEY = re.compile(
+    r"\b(?:sk|rk|pk)[-_][A-Za-z0-9_-]{16,}"
+    r"|\bantk_[\w-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
+    r"|\bxox[abeprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\bwhsec_[A-Za-z0-9+/=]{16,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+    re.DOTALL,
+)
+_BEARER = re.compile(r"\b((?:Bearer|Basic)\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
+_IN_URL = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+(?=@)")
+_VARIABLE = re.compile(r"(?:^|_)(?:KEYS?|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
+
+
+def without_secrets(recording: Recording) -> Recording:
+    """Return a recording without what looks like a key or a password. The contents of files stay as they are."""
+    plain = msgspec.to_builtins(msgspec.structs.replace(recording, files=[]))
+    found = msgspec.convert(_walk(plain, partial(_text, own=_of_environment())), Recording)
+    found.files = recording.files
+    return found
+
+
+def _walk(value: Any, clean: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_walk(one, clean) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {
+            name: REMOVED if isinstance(one, str) and one and _NAME.fullmatch(name) else _walk(one, clean)
+            for name, one in cast("dict[str, Any]", value).items()
+        }
+    return value
+
+
+def _text(text: str, own: re.Pattern[str] | None) -> str:
+    if own is not None:
+        text = own.sub(REMOVED, text)
+    text = _NAMED.sub(rf"\1{REMOVED}", text)
+    return _IN_URL.sub(rf"\1{REMOVED}", _BEARER.sub(rf"\1{REMOVED}", _KEY.sub(REMOVED, text)))
+
+
+def _of_environment() -> re.Pattern[str] | None:
+    """A pattern of the secrets that this process has, with the parts of a list of keys. None without any."""
+    values = [value for name, value in os.environ.items() if _VARIABLE.search(name)]
+    parts = {part for value in values for part in [value, *re.split(r"[,;:\s]+", value)] if _is_random(part)}
+    longest_first = sorted(parts, key=lambda part: (-len(part), part))
+    return re.compile("|".join(map(re.escape, longest_first))) if parts else None
+
+
+def _is_random(text: str) -> bool:
+    """Whether a value of the environment may be a secret, and not a word such as the name of one."""
+    return len(text) >= SHORTEST and any(one.isdecimal() for one in text)
