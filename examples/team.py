@@ -49,7 +49,7 @@ def main() -> None:
         match event.type:
             case "handoff":
                 print(f"{event.source} hands over to {event.target}: {event.reason}")
-            case "child_event":
+            case "child_event" if event.event["type"] in ("turn_queued", "turn_finished"):
                 print(f"{event.agent}: {event.event['type']}")
             case "turn_suspended":
                 for call in event.calls:

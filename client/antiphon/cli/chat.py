@@ -38,12 +38,12 @@ from antiphon.events import (
     TurnFailedEvent,
     TurnFinished,
     TurnRetrying,
-    TurnSuspended,
 )
 from antiphon.input.ids import new_session_id, session_id
 from antiphon.input.request import AgentSpec
 from antiphon.model import OpenCall
 from antiphon.session.turn import Turn
+from antiphon.tools.approval import asked_by
 
 MOST_SHOWN = 200  # characters of a tool's arguments and results
 
@@ -299,7 +299,7 @@ class _Chat:
     def _show(self, turn: Turn, shown: Answer) -> None:
         for event in turn.stream(shown.seq or None):
             shown.show(event)
-            if isinstance(event, TurnSuspended) and not self._decide(turn):
+            if asked_by(event) and not self._decide(turn):
                 return
 
     def _decide(self, turn: Turn) -> bool:

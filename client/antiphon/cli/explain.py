@@ -179,13 +179,16 @@ class _Teller:
         )
 
     def of_child(self, event: ChildEvent) -> None:
-        kind = str(event.event.get("type", "")).removeprefix("turn_")
-        if kind == "queued":
-            self._say(f"The agent {event.agent} began the child turn {event.child_id}.", "cyan")
-        else:
-            self._say(
-                f"The child turn {event.child_id} of the agent {event.agent} has ended: {kind}.", "cyan"
-            )
+        child = f"The child turn {event.child_id} of the agent {event.agent}"
+        match event.event.get("type"):
+            case "turn_queued":
+                self._say(f"The agent {event.agent} began the child turn {event.child_id}.", "cyan")
+            case "turn_suspended":
+                self._say(f"{child} waits for decisions.", "yellow")
+            case "turn_finished" | "turn_failed" | "turn_cancelled" as kind:
+                self._say(f"{child} has ended: {kind.removeprefix('turn_')}.", "cyan")
+            case _:
+                pass
 
     def budget_reached(self, event: BudgetReachedEvent) -> None:
         limit = f"${event.limit:,.15g}" if event.unit == "cost" else f"{event.limit:,.15g} tokens"
@@ -344,7 +347,7 @@ class Child(Struct):
 async def _children(client: AsyncClient, events: Iterable[Event]) -> list[Child]:
     found: dict[str, Child] = {}
     for event in events:
-        if isinstance(event, ChildEvent) and event.child_id not in found:
+        if isinstance(event, ChildEvent) and event.parent_id == event.turn_id and event.child_id not in found:
             cell = client.connections.cell_of_turn(turn_id(event.child_id))
             with suppress(TurnNotFound):
                 record = await cell.turn(turn_id(event.child_id))

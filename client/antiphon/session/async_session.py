@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.errors import AlreadyDecided, MessageNotFound, NotSuspended, UsageError
-from antiphon.events import Event, TurnFinished, TurnSuspended
+from antiphon.events import Event, TurnFinished
 from antiphon.input.history_cuts import revision_of
 from antiphon.input.ids import SessionId, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
@@ -37,7 +37,7 @@ from antiphon.input.values import (
     now_ms,
     plain,
 )
-from antiphon.model import Message, Response, Text
+from antiphon.model import Message, OpenCall, Response, Text
 from antiphon.model.usage import Usage
 from antiphon.session.files import SessionFiles
 from antiphon.session.opening import opening_of
@@ -54,7 +54,7 @@ from antiphon.session.runtime import (
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.session.streams import CLOSING_STEPS, AsyncEventStream, Deadline, typed_event
 from antiphon.session.work import JsonOptions, RunOptions, SubmitOptions, Work, work_of
-from antiphon.tools.approval import answers
+from antiphon.tools.approval import answers, asked_by
 
 
 class _OwnedTurn:
@@ -651,8 +651,8 @@ class AsyncSession(SessionFiles):
             while event := await deadline.wait(anext(events, None), at_work=at_work):
                 at_work = at_work or event.type == "turn_started"
                 yield typed_event(event, work.schema)
-                if isinstance(event, TurnSuspended):
-                    await deadline.wait(self._answered(event, work))
+                if calls := asked_by(event):
+                    await deadline.wait(self._answered(event.turn_id, calls, work))
         finally:
             owned.left = True
             try:
@@ -661,10 +661,10 @@ class AsyncSession(SessionFiles):
                 self._owned.discard(owned)
                 owned.over.set_result(None)
 
-    async def _answered(self, suspended: TurnSuspended, work: Work) -> None:
+    async def _answered(self, turn: str, calls: Sequence[OpenCall], work: Work) -> None:
         """Let the functions of the caller decide. A call that others have decided meanwhile stays as they said."""
-        runtime, turn_id = self._runtime, checked_turn_id(suspended.turn_id)
-        async with aclosing(answers(suspended.calls, work.on_tool, work.on_approval)) as decisions:
+        runtime, turn_id = self._runtime, checked_turn_id(turn)
+        async with aclosing(answers(calls, work.on_tool, work.on_approval)) as decisions:
             async for decision in decisions:
                 with suppress(AlreadyDecided, NotSuspended):
                     await runtime.decide(self._ref, turn_id, decision)

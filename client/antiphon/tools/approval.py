@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import InvalidTool, ToolRaised, UsageError
+from antiphon.events import ChildEvent, Event, TurnSuspended
 from antiphon.input.limits import check_depth, check_size
 from antiphon.input.values import duration, is_a
 from antiphon.model import AtLimit, Decision, OpenCall, ToolCall, encode
@@ -91,6 +92,20 @@ OnApproval: TypeAlias = Callable[[OpenCall], Verdict | Awaitable[Verdict]]
 CALLER = "the caller"
 
 _THREADS = Threads()
+
+
+def asked_by(event: Event) -> list[OpenCall]:
+    """Return the calls for which an event says that its turn, or a child turn below it, now waits."""
+    match event:
+        case TurnSuspended():
+            return event.calls
+        case ChildEvent() if event.event.get("type") == TurnSuspended.type:
+            found = msgspec.convert(event.event.get("calls", []), list[OpenCall])
+            return [
+                msgspec.structs.replace(call, call_id=f"{event.child_id}:{call.call_id}") for call in found
+            ]
+        case _:
+            return []
 
 
 async def answers(

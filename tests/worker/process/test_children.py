@@ -37,7 +37,7 @@ from antiphon_worker.process.turn import TurnAttempt
 
 pytestmark = pytest.mark.one_server
 
-TREES = 20
+TREES = int(os.environ.get("TREES", "100"))
 ASK = tool_call("research", input="When is Kyoto best?")
 
 
@@ -390,6 +390,20 @@ async def test_a_call_two_levels_below_is_answered_at_the_turn_above_all(place):
         assert (await turn.result(20)).text == "Go in November."
 
 
+async def test_the_functions_of_the_caller_decide_about_the_calls_of_children(place):
+    desk = Desk([ASK, ASK], "Done.", answers=(_after_its_tool,), tools=[asking("refunded")])
+    asked = []
+
+    def approve(call):
+        asked.append(call.call_id)
+        return True
+
+    async with place(desk) as session_of:
+        response = await session_of("s").run("Plan it.", on_approval=approve)
+    assert [call.result for call in response.tool_calls] == ["refunded", "refunded"]
+    assert len(asked) == len(set(asked)) == 2
+
+
 async def test_a_cancelled_child_asks_nothing_at_its_parent(redis_url):
     desk = Desk(answers=(_after_its_tool,), tools=[asking("refunded")])
     async with on_workers(desk, redis_url) as session_of:
@@ -458,13 +472,14 @@ async def test_a_worker_killed_with_a_child_goes_on_with_it(processes, ensemble,
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(300 + 4 * TREES)
 async def test_trees_of_depth_three_end_as_one_while_workers_are_killed(processes, redis_url):
     env = {"PYTHONPATH": str(ROOT / "tests")}
     worker = processes.worker(redis_url, "--app", "support.trees:app", "--processes", "3", env=env)
     worker.wait_for_output("takes turns")
     async with AsyncClient(redis_url) as client:
         turns = [await client.submit(f"s{number}", "Go.") for number in range(TREES)]
-        ended = asyncio.gather(*(turn.result(240) for turn in turns))
+        ended = asyncio.gather(*(turn.result(240 + 4 * TREES) for turn in turns))
         killed = 0
         while not ended.done():
             os.kill(random.choice(worker.children()), signal.SIGKILL)
@@ -482,6 +497,8 @@ async def _whole(client, session, depth):
     cell = client.connections.cell_of_session(session)
     entries = await cell.redis.xrange(cell.keys.events(session))
     events = [decode_event(fields[b"e"]) for _, fields in entries]
+    if depth == DEPTH:
+        _check_tree(events)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     children = await client.session(session).children()
     assert len(children) == (WIDTH if depth else 0)

@@ -104,7 +104,8 @@ export class Conversation {
     this.#touch(turn);
     const step = event.step || 1;
     if (event.type in SPOKEN) return void this.#speak(turn, step, SPOKEN[event.type], event.text);
-    if (event.type in NOTES) return void this.#piece(turn, step, "note", { text: NOTES[event.type](event) });
+    const note = NOTES[event.type]?.(event);
+    if (note) return void this.#piece(turn, step, "note", { text: note });
     switch (event.type) {
       case "turn_queued":
         if (event.run > 1 || turn.settled) this.#again(turn);
