@@ -12,8 +12,10 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from antiphon.model.budget import BudgetState
 from antiphon.model.feedback import Figures
 from antiphon.redis.deployment import CellState, cell_states
+from antiphon.wire.lists.budgets import NamedBudget
 from antiphon.wire.lists.workers import QueueRow
 
 MOST_QUEUES, MOST_WORKERS, MOST_REVISIONS = 100, 1000, 200
@@ -67,6 +69,11 @@ REVISION: dict[str, tuple[str, Callable[[Figures], float]]] = {
     "antiphon_revision_rated": ("Turns with feedback", lambda one: one.rated),
     "antiphon_revision_scores": ("The sum of the scores of their feedback", lambda one: one.scores),
 }
+BUDGET: dict[str, tuple[str, Callable[[BudgetState], float]]] = {
+    "antiphon_budget_limit": ("A budget of a tenant or an agent, in dollars or tokens", lambda one: one.budget.limit),
+    "antiphon_budget_used": ("What is used of it", lambda one: one.used),
+    "antiphon_budget_held": ("What running model calls have reserved of it", lambda one: one.held),
+}  # fmt: skip
 PUBLISH_LAG = ("antiphon_publish_lag_seconds", "How late events are published")
 
 
@@ -101,6 +108,7 @@ def families(cells: Sequence[CellState]) -> Iterator[Metric]:
                 agent, _, revision = known.rpartition("@")
                 family.add_metric([cell.name, agent, revision], float(of(figures)))
         yield family
+    yield from _budgets(cells)
     kept = {cell.name: _kept(cell.queues) for cell in cells}
     for field, (name, text) in QUEUE.items():
         family = GaugeMetricFamily(name, text, labels=["cell", "queue"])
@@ -113,6 +121,25 @@ def families(cells: Sequence[CellState]) -> Iterator[Metric]:
         for worker in (cell.workers or [])[:MOST_WORKERS]:
             lag.add_metric([cell.name, worker.name], worker.lag)
     yield lag
+
+
+def _budgets(cells: Sequence[CellState]) -> Iterator[Metric]:
+    for name, (text, amount) in BUDGET.items():
+        family = GaugeMetricFamily(name, text, labels=["cell", "scope", "name", "per", "unit"])
+        for cell in cells:
+            for labels, state in _lowest(cell.budgets).items():
+                family.add_metric([cell.name, *labels], float(amount(state)))
+        yield family
+
+
+def _lowest(budgets: Sequence[NamedBudget]) -> dict[tuple[str, ...], BudgetState]:
+    """Return the lowest budget of each name, period and unit: of these, all have used the same."""
+    found: dict[tuple[str, ...], BudgetState] = {}
+    for scope, name, state in budgets:
+        labels = scope, name, state.budget.per, state.budget.unit
+        if labels not in found or state.budget.limit < found[labels].budget.limit:
+            found[labels] = state
+    return found
 
 
 def _kept(queues: Sequence[QueueRow]) -> list[QueueRow]:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, read_client
+from antiphon.cli.paying_budgets import PayingBudget, budgets_of_turn
 from antiphon.cli.terminal import Paint, clock_time, counted, one_line
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnNotFound
@@ -325,9 +326,11 @@ async def _told(client: AsyncClient, turn: str) -> _Told:
     story, children = story_of(events, await cell.server_ms()), await _children(client, events)
     info = turn_info(record)
     session = await found_in(cell, SessionId(info.session_id))
-    return _Told(
+    told = _Told(
         record, info, runs_of(record), story, await unserved(cell, known), session.value("usage"), children
     )
+    told.budgets = await budgets_of_turn(client, info)
+    return told
 
 
 class Child(Struct):
@@ -364,6 +367,7 @@ class _Told:
         session_usage: Usage | None, children: list[Child],
     ) -> None:  # fmt: skip
         self._session_usage, self._children = session_usage, children
+        self.budgets: list[PayingBudget] = []
         self._info = info
         self._runs = runs
         self._story = story
@@ -383,7 +387,7 @@ class _Told:
             "worker": self._worker, "crashes": self._crashes, "errors": self._errors, "created": info.created,
             "started": info.started, "ended": info.ended, "code": info.code, "error": info.error,
             "usage": info.usage, "session_usage": self._session_usage, "seconds": self._story.seconds,
-            "children": msgspec.to_builtins(self._children),
+            "children": msgspec.to_builtins(self._children), "budgets": msgspec.to_builtins(self.budgets),
             "story": [{"at": one.at, "text": one.text} for one in self._story.sentences],
         }  # fmt: skip
 
@@ -431,6 +435,8 @@ class _Told:
             print(
                 f"Its session has sent {tokens} so far; the services read {used.cached:.0%} of them from a cache."
             )
+        for one in self.budgets:
+            print(one.sentence())
         if self._crashes or self._errors:
             died, failed = counted(self._crashes, "time"), counted(self._errors, "time")
             print(f"Its workers died {died}, and its model service failed {failed}.")

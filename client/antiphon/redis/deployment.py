@@ -20,6 +20,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import node_of
 from antiphon.wire.errors import asked
 from antiphon.wire.feedback import figures_of_workers
+from antiphon.wire.lists.budgets import NamedBudget, named_budgets
 from antiphon.wire.lists.workers import (
     Counts,
     QueueRow,
@@ -126,7 +127,7 @@ class CellState(Struct):
     sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
     may not read them. ``rq_prefix`` is how the keys of RQ begin. ``revisions`` are the figures of the revisions that
     its workers have, by ``agent@revision``. ``lag`` is how late the slowest worker has published the events of the last
-    second, in seconds.
+    second, in seconds. ``budgets`` are those of tenants and agents.
     """
 
     name: str
@@ -141,6 +142,7 @@ class CellState(Struct):
     rq_prefix: str = ""
     revisions: dict[str, Figures] = field(default_factory=dict)
     lag: float | None = None
+    budgets: list[NamedBudget] = field(default_factory=list)
 
 
 async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
@@ -168,6 +170,7 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
             state.sessions = await asked(cell.redis.zcard(cell.keys.sessions))
             state.node = node_of(cell.redis)
             state.revisions = await figures_of_workers(cell)
+            state.budgets = await named_budgets(cell)
     return state
 
 
