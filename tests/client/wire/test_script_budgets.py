@@ -439,3 +439,21 @@ async def test_waking_ends_where_many_turns_were_noted_at_one_time(cell):
         (_, after) = await cell.run("budgets/wake", "user one", since, 1)
         since, calls = after.decode(), calls + 1
     assert since == ""
+
+
+@pytest.mark.parametrize("per", ["day", "month"])
+async def test_a_clock_that_jumps_over_midnight_gives_no_budget_twice(cell, per):
+    """Redis counts the time. Where its clock goes back, what was used of the later day or month stays used."""
+    payer, ledger = Payer("tenant", "acme", (Budget(cost=1, per=per),)), f"tenant:{per}:acme"
+    before = int(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp() * 1000)
+    billed = {before: 0, before + 2_000: 0}
+    for number in range(60):
+        at = [*billed][number // 7 % 2]
+        await cell.set_clock(at)
+        one = call(f"t{number}", cost=10 * CENT)
+        if isinstance(await ask(cell, one, payer), Reserved):
+            await capture(cell, one, [ledger], cost=10 * CENT, tokens=1)
+            billed[at] += 10 * CENT
+    assert (
+        sum(billed.values()) == NANO + 70 * CENT
+    )  # all that the first one had begun, and one whole budget after it

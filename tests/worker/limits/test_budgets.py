@@ -1,6 +1,8 @@
 """Budgets: model calls reserve what they may use, and settle what they have used."""
 
 import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 from support.cells import open_cell
@@ -365,3 +367,33 @@ async def test_what_was_used_is_erased_with_its_user_or_tenant(redis_url, erased
         assert ("acme" in names["tenant"]) == ("tenant:day:acme" in stays)
         assert ("acme\x1falice" in names["user"]) == ("session" in erased)
         assert all("" in known for known in names.values())
+
+
+async def test_a_thousand_parallel_turns_exceed_one_dollar_by_one_call(redis_url, monkeypatch):
+    """On three workers, each of which runs a hundred turns at once. A call costs up to five cents."""
+    monkeypatch.setattr(module, "PAUSES", (0.01,) * 3)
+    monkeypatch.setattr(module, "BACK_SECONDS", (0.05, 0.2))
+    billed = []
+
+    async def bill():
+        billed.append(49)
+
+    agent = Agent(
+        script(answer(bill, "Done.", usage=Usage(0, 49)), repeat=True), "any", name="a", max_tokens=50
+    )
+    app = App(agents=[agent], prices=PRICES)
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell, AsyncExitStack() as workers:
+        await client.budgets("tenant", "acme").set([ONE])
+        for _ in range(3):
+            await workers.enter_async_context(running_worker(redis_url, app))
+        turns = [await client.submit(f"s{n}", "Hello", agent="a", tenant="acme") for n in range(1000)]
+        ends = Counter()
+        for turn in turns:
+            try:
+                ends[(await turn.result(60)).text] += 1
+            except BudgetReached as exc:
+                ends[exc.limit] += 1
+        ledger = await ledger_of(cell, "tenant:day:acme")
+    assert ends == {"Done.": len(billed), "tenant_cost_per_day": 1000 - len(billed)}
+    assert 1000 <= sum(billed) < 1000 + 50
+    assert (int(ledger["cost"]), ledger["held_cost"]) == (sum(billed) * 1_000_000, "0")
