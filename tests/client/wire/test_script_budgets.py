@@ -446,13 +446,17 @@ async def test_a_clock_that_jumps_over_midnight_gives_no_budget_twice(cell, per)
     """Redis counts the time. Where its clock goes back, what was used of the later day or month stays used."""
     payer, ledger = Payer("tenant", "acme", (Budget(cost=1, per=per),)), f"tenant:{per}:acme"
     before = int(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp() * 1000)
-    billed = {before: 0, before + 2_000: 0}
+    billed, memory = {before: 0, before + 2_000: 0}, MemoryCell()
     for number in range(60):
         at = [*billed][number // 7 % 2]
         await cell.set_clock(at)
+        memory.transitions.clock = lambda at=at: at
         one = call(f"t{number}", cost=10 * CENT)
-        if isinstance(await ask(cell, one, payer), Reserved):
-            await capture(cell, one, [ledger], cost=10 * CENT, tokens=1)
+        answer = await ask(cell, one, payer)
+        assert answer == await ask(memory, one, payer)
+        if isinstance(answer, Reserved):
+            for each in (cell, memory):
+                await capture(each, one, [ledger], cost=10 * CENT, tokens=1)
             billed[at] += 10 * CENT
     assert (
         sum(billed.values()) == NANO + 70 * CENT

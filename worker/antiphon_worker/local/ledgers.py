@@ -52,6 +52,7 @@ class LedgerTransitions(Moves):
                 begun = _begun(budget.per, now)
                 if name not in opened:
                     ledger = self._ledger(name, begun)
+                    begun = max(begun, ledger.number("from"))
                     opened[name] = ledger, begun
                     call = ledger.text(f"call:{turn}")
                     if call and _fence(call) > _fence(fence):
@@ -59,7 +60,8 @@ class LedgerTransitions(Moves):
                     repeated = repeated or call.startswith(held_as)
                     if call and not call.startswith(held_as):
                         _settle(ledger, turn)
-                asked.append(Asked(opened[name][0], scope, payer, budget, window_end(budget.per, begun)))
+                ledger, begun = opened[name]
+                asked.append(Asked(ledger, scope, payer, budget, window_end(budget.per, begun)))
         names = [name.encode() for name in opened]
         wanted = {"cost": int(cost or 0), "tokens": tokens}
         if not repeated:

@@ -30,9 +30,12 @@ local UNITS = {'cost', 'tokens', 'held_cost', 'held_tokens'}
 local function read_ledger(name, per)
   local key, from, ends = key_spent(name), window_of(per, now)
   local f = redis.call('HMGET', key, 'from', 'call:' .. turn, unpack(UNITS))
-  if f[1] and counted(f[1], name, 'from') < from then
+  local begun = counted(f[1], name, 'from')
+  if f[1] and begun < from then
     redis.call('DEL', key)
     f = {}
+  elseif begun > from then -- the clock was put back: the later day or month goes on, and does not begin again
+    from, ends = window_of(per, begun)
   end
   local ledger = {key = key, from = from, ends = ends, call = f[2], per = per}
   for n, unit in ipairs(UNITS) do ledger[unit] = counted(f[n + 2], name, unit) end
