@@ -3,7 +3,7 @@
 import pytest
 from chaos.__main__ import run
 from chaos.driver import Chaos
-from chaos.errands import LABELS, Errands, Order
+from chaos.errands import LABELS, Errands, Order, is_whole
 from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, ERRAND_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
 from support.servers import clock_library
@@ -86,6 +86,23 @@ def test_what_an_errand_may_not_show_is_noticed(tmp_path, events, says):
     errands = Errands(AsyncClient("redis://127.0.0.1:1"), Stage(tmp_path), 1)
     errands.check_events(Order("o", "e1"), events)
     assert [says in one for one in errands.trouble] == ([True] if says else [])
+
+
+@pytest.mark.parametrize(
+    ("shown", "finished", "whole"),
+    [
+        ([(1, "turn_queued"), (2, "turn_started"), (3, "turn_finished")], True, True),
+        ([(1, "turn_queued"), (2, "turn_started")], False, True),
+        ([(1, "turn_queued"), (2, "turn_started")], True, False),
+        ([(2, "turn_started"), (3, "turn_finished")], True, False),
+        ([(1, "turn_queued"), (2, "turn_started"), (2, "turn_started"), (3, "turn_finished")], True, False),
+        ([(1, "turn_queued"), (3, "step_finished"), (2, "turn_started"), (4, "turn_finished")], True, False),
+        ([(1, "turn_queued"), (2, "turn_finished"), (3, "turn_finished")], True, False),
+    ],
+)
+def test_a_child_that_is_not_shown_whole_is_noticed(shown, finished, whole):
+    seen = [{"seq": seq, "type": kind} for seq, kind in shown]
+    assert is_whole(seen, finished=finished) is whole
 
 
 def test_steps_that_run_again_and_calls_beyond_the_budget_are_noticed(tmp_path):

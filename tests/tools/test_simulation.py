@@ -239,7 +239,7 @@ def test_a_script_without_one_statement_breaks_a_promise(world, tmp_path, file, 
     folder = sabotage(tmp_path, file, statement)
     with scripts_from(folder):
         actors = (few,) if (few := fewer_for(file)) else (WEIGHTS, FEWER)
-        schedules = (make(seed, STEPS, weights) for weights in actors for seed in range(200))
+        schedules = (make(seed, STEPS, weights) for weights in actors for seed in range(500))
         failures = (play(world, schedule) for schedule in schedules)
         assert any(failure and promise in str(failure.error) for failure in failures)
 

@@ -306,16 +306,18 @@ class Errands:
     ) -> None:
         """Each child begins and ends once in its parent's stream, and does not outlive its parent."""
         ended = next((event.at for event in events if event.terminal), 0)
-        children = defaultdict[str, list[str]](list)
+        children = defaultdict[str, list[dict[str, Any]]](list)
         for event in events:
             if event.type == "child_event":
-                children[event.child_id].append(event.event["type"])
+                children[event.child_id].append(event.event)
         self.counts["children"] += len(children)
         if len(children) > 1 or (finished and not children):
             self._wrong(order, f"has {len(children)} children")
         for child, seen in children.items():
-            if seen[0] != "turn_queued" or len(seen) > 2 or (finished and len(seen) != 2):
-                self._wrong(order, f"shows its child {child} as {seen}")
+            if not is_whole(seen, finished=finished):
+                self._wrong(
+                    order, f"shows its child {child} as {[(one.get('seq'), one['type']) for one in seen]}"
+                )
             info = await (await client.turn(TurnId(child))).info()
             late = ((info.ended or ended) - ended) / 1000
             if info.status not in TERMINAL or (info.status == "finished" and late > ORPHAN_SECONDS):
@@ -353,6 +355,14 @@ class Errands:
 
     def _wrong(self, order: Order, what: str) -> None:
         self.trouble.append(f"the errand {order.name} ({order.turn}) {what}")
+
+
+def is_whole(seen: list[dict[str, Any]], *, finished: bool) -> bool:
+    """Whether a parent shows the begin of a child once, its end once at the most, and each event in its order."""
+    types, seqs = [one["type"] for one in seen], [one["seq"] for one in seen if "seq" in one]
+    ends = [kind in ("turn_finished", "turn_failed", "turn_cancelled") for kind in types]
+    once = types[0] == "turn_queued" and types.count("turn_queued") == 1 and sum(ends) <= 1
+    return once and seqs == sorted(set(seqs)) and (ends[-1] or not finished)
 
 
 async def _until_stored(
