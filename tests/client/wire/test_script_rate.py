@@ -54,3 +54,23 @@ async def test_figures_that_cannot_be_read_are_left_out(cell):
     await cell.redis.set("ant:figures:support@r2", "another type", ex=60)
     await cell.redis.expire("ant:figures:support@r1", 60)
     assert await figures_of(cell, [REVISION, ("support", "r2")]) == [Figures(finished=2), Figures()]
+
+
+async def test_a_tenants_feedback_has_an_index_of_its_own(cell):
+    await cell.put("t1", "s", tenant="a")
+    await cell.put("t2", "r")
+    for turn in ("t1", "t2"):
+        await rate(cell, await cell.turn(turn), Feedback(1), REVISION)
+    assert {turn async for _, turn in rated_turns(cell, 0)} == {"t1", "t2"}
+    assert [turn async for _, turn in rated_turns(cell, 0, "a")] == ["t1"]
+    assert await cell.redis.keys("ant:rated:*") == [b"ant:rated:a"]
+    assert await cell.redis.pttl("ant:rated:a") > 7 * 86_400_000
+
+
+async def test_the_indexes_drop_feedback_that_is_older_than_any_turn(cell):
+    await cell.put("t1", "s", tenant="a")
+    await cell.redis.zadd("ant:rated", {"gone": 1})
+    await cell.redis.zadd("ant:rated:a", {"gone": 1})
+    await rate(cell, await cell.turn("t1"), Feedback(1), REVISION)
+    assert [turn async for _, turn in rated_turns(cell, 0)] == ["t1"]
+    assert [turn async for _, turn in rated_turns(cell, 0, "a")] == ["t1"]
