@@ -413,18 +413,18 @@ class AsyncClient:
     async def set_tenant_limits(
         self, tenant: str | None, *, in_flight: int | None = None, waiting: int | None = None,
         per_minute: int | None = None, user_turns: int | None = None, user_per_minute: int | None = None,
+        stored_bytes: int | None = None,
     ) -> None:  # fmt: skip
         """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
 
-        They are kept in Redis, and hold for all clients and workers from then on, in each cell. A limit that is None
-        is the default again. Turns beyond ``in_flight`` wait. A turn beyond another one (see ``TenantLimits``) is
-        refused with ``TenantLimit``. Raises ``UsageError`` and ``StoreError``.
+        They are kept in Redis, and hold for all clients and workers at once, in each cell. None is the default again.
+        ``TenantLimits`` describes what happens beyond each. Raises ``UsageError`` and ``StoreError``.
 
         >>> await client.set_tenant_limits("acme", in_flight=5, per_minute=100)
         >>> await client.tenant_limits("acme")
         TenantLimits(in_flight=5, per_minute=100)
         """
-        limits = TenantLimits(in_flight, waiting, per_minute, user_turns, user_per_minute)
+        limits = TenantLimits(in_flight, waiting, per_minute, user_turns, user_per_minute, stored_bytes)
         await set_tenant_limits(self.connections.cells, _tenant(tenant) or "", limits)
 
     async def tenant_limits(self, tenant: str | None) -> TenantLimits:

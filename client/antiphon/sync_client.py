@@ -503,12 +503,12 @@ class Client(Synchronous[AsyncClient]):
         per_minute: int | None = None,
         user_turns: int | None = None,
         user_per_minute: int | None = None,
+        stored_bytes: int | None = None,
     ) -> None:
         """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
 
-        They are kept in Redis, and hold for all clients and workers from then on, in each cell. A limit that is None
-        is the default again. Turns beyond ``in_flight`` wait. A turn beyond another one (see ``TenantLimits``) is
-        refused with ``TenantLimit``. Raises ``UsageError`` and ``StoreError``.
+        They are kept in Redis, and hold for all clients and workers at once, in each cell. None is the default again.
+        ``TenantLimits`` describes what happens beyond each. Raises ``UsageError`` and ``StoreError``.
 
         >>> client.set_tenant_limits("acme", in_flight=5, per_minute=100)
         >>> client.tenant_limits("acme")
@@ -522,6 +522,7 @@ class Client(Synchronous[AsyncClient]):
                 per_minute=per_minute,
                 user_turns=user_turns,
                 user_per_minute=user_per_minute,
+                stored_bytes=stored_bytes,
             )
         )
 

@@ -206,6 +206,7 @@ async def test_queues_workers_and_limits_are_for_keys_of_everything(redis_url, t
             "per_minute": None,
             "user_turns": 5,
             "user_per_minute": None,
+            "stored_bytes": None,
         }
         assert await all_["a"].get("/tenants/a/limits") == limits
         await all_["all"].call("PUT", "/tenants/a/limits", 400, json={"in_flight": 0})

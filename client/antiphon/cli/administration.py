@@ -43,10 +43,10 @@ UNSEARCHED = {"archive": "archived sessions", "files": "contents in the byte sto
 
 
 def limits(argv: list[str]) -> int:
-    """Show or set how many turns a tenant may have
+    """Show or set how many turns and stored bytes a tenant may have
 
     Without a tenant, it shows or sets the defaults of all tenants. With any option it sets all limits; an omitted
-    one returns to its default. Turns beyond --in-flight wait; turns beyond the others are rejected.
+    one returns to its default. Turns beyond --in-flight wait; what exceeds the others is rejected.
     """
     parser = command_parser(limits)
     parser.add_argument("tenant", nargs="?", help="name of a tenant")
@@ -61,6 +61,9 @@ def limits(argv: list[str]) -> int:
         metavar="N",
         type=whole,
         help="most turns submitted by each user in any 60 seconds",
+    )
+    parser.add_argument(
+        "--stored-bytes", metavar="N", type=whole, help="most bytes of stored files of all sessions"
     )
     parser.add_argument("--none", action="store_true", help="remove all limits")
     add_json(parser, "print the limits as a line of JSON")
@@ -78,7 +81,7 @@ def limits(argv: list[str]) -> int:
         print_json([found])
     else:
         rows = [(name.replace("_", " "), "none" if most is None else most) for name, most in found.items()]
-        print("\n".join(table(["limit", "turns"], rows)))
+        print("\n".join(table(["limit", "most"], rows)))
     return 0
 
 

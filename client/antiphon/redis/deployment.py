@@ -204,6 +204,7 @@ async def _refusal(cell: Cell) -> StoreError | None:
 
 MOST = {
     "in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000, "user_turns": 1_000, "user_per_minute": 10_000,
+    "stored_bytes": 2**50,
 }  # fmt: skip
 
 
@@ -221,12 +222,13 @@ SCANNED = 1000  # keys that one round trip looks at
 
 
 class TenantLimits(Struct, repr_omit_defaults=True):
-    """How many turns a tenant may have in one Redis. None is no limit.
+    """How many turns and stored bytes a tenant may have in one Redis. None is no limit.
 
     ``in_flight`` turns stand in a queue or run; further ones wait. ``waiting`` turns are accepted and not in flight,
     delayed ones among them, and ``per_minute`` turns are submitted in any 60 seconds; further ones are refused with
     ``TenantLimit``. So are turns of a user of the tenant (``submit(user=…)``) beyond ``user_turns`` that have not
-    ended, and ``user_per_minute`` submitted in any 60 seconds.
+    ended, and ``user_per_minute`` submitted in any 60 seconds. Stored files of the tenant's sessions have at most
+    ``stored_bytes`` together; further ones are refused with ``TenantLimit``.
     """
 
     in_flight: int | None = None
@@ -234,6 +236,7 @@ class TenantLimits(Struct, repr_omit_defaults=True):
     per_minute: int | None = None
     user_turns: int | None = None
     user_per_minute: int | None = None
+    stored_bytes: int | None = None
 
 
 async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLimits) -> None:

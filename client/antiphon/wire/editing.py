@@ -15,7 +15,7 @@ from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import full, unexpected
+from antiphon.wire.errors import STORED_AGAIN_SECONDS, full, tenant_limit, unexpected
 from antiphon.wire.placed import remove_placed
 from antiphon.wire.scripts import given
 
@@ -127,6 +127,8 @@ async def fork_session(
             raise SessionExists(f"The session {fork_id!r} already exists.", session_id=fork_id)
         case [b"FULL", limit]:
             raise full(text_of(limit), fork_id)
+        case [b"TENANT_LIMIT", limit, most]:
+            raise tenant_limit(text_of(limit), most, STORED_AGAIN_SECONDS, fork_id)
         case _:
             raise unexpected("fork", answer)
 

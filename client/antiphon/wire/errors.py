@@ -75,8 +75,13 @@ _TENANT_LIMITS = {
     "waiting": "The tenant of the session has {} turns that wait. Submit again when some have begun.",
     "per_minute": "The tenant of the session has submitted {} turns in a minute. Submit again after `retry_after`.",
     "user_turns": "The user has {} turns that have not ended. Submit again when some have ended.",
+    "stored_bytes": "The files of the tenant may have {} bytes together. Remove files, or delete sessions.",
     "user_per_minute": "The user has submitted {} turns in a minute. Submit again after `retry_after`.",
 }
+
+
+STORED_AGAIN_SECONDS = 60.0
+"""When a caller may store a file again whose tenant has no room: nobody knows when files are removed."""
 
 
 class JournalConflict(CorruptRecord):

@@ -22,7 +22,7 @@ from antiphon.model.files import FileEntry, StoredFile
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import new_op
-from antiphon.wire.errors import full, unexpected
+from antiphon.wire.errors import STORED_AGAIN_SECONDS, full, tenant_limit, unexpected
 from antiphon.wire.placed import load_placed, name_of, new_place, remove_placed, store_of
 from antiphon.wire.records import readable
 from antiphon.wire.scripts import given
@@ -125,6 +125,8 @@ def refused(session: SessionId, new: NewFile, script: str, answer: Any) -> Excep
             return other_tenant(session, new.tenant)
         case [b"FULL", limit]:
             return full(text_of(limit), session)
+        case [b"TENANT_LIMIT", limit, most]:
+            return tenant_limit(text_of(limit), most, STORED_AGAIN_SECONDS, session)
         case _:
             return unexpected(script, answer)
 

@@ -116,6 +116,8 @@ KINDS: tuple[Kind, ...] = (
          "its place", "a day after the first of them has entered it"),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
          "empty when no turn waits", lasting=True),
+    Kind("stored", "stored:{}", "hash", "the bytes of stored files of a tenant, where they are limited: of "
+         "each session, and without a name of all", "40 days after the last change"),
     Kind("pace", "pace:{}", "list", "submission times of the last turns of a tenant with a limit per "
         "minute", "a minute"),
     Kind("limits", "limits", "hash", "the limits of tenants, and their defaults", "kept", lasting=True),
@@ -290,6 +292,7 @@ class Keys:
     user_turns = _Of()
     user_pace = _Of()
     pace = _Of()
+    stored = _Of()
     budgets = _Of()
     spent = _Of()
     held = _Of()

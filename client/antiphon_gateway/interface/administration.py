@@ -269,6 +269,7 @@ class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
     per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     user_turns: Annotated[int, Meta(ge=1, le=1_000)] | None = None
     user_per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    stored_bytes: Annotated[int, Meta(ge=1, le=2**50)] | None = None
 
 
 @operation("GET", "/queues", right="admin")

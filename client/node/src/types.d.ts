@@ -866,13 +866,14 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
-/** How many turns a tenant may have in one Redis. None is no limit. */
+/** How many turns and stored bytes a tenant may have in one Redis. None is no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
   user_turns?: number | null;
   user_per_minute?: number | null;
+  stored_bytes?: number | null;
 }
 /** The limits of a tenant. One that is left out, or null, is the default again. */
 export interface SetLimits {
@@ -881,6 +882,7 @@ export interface SetLimits {
   per_minute?: number | null;
   user_turns?: number | null;
   user_per_minute?: number | null;
+  stored_bytes?: number | null;
 }
 /** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
 export interface AgentsQuery {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
+from contextlib import nullcontext
 
 import pytest
 from redis import Redis
@@ -17,7 +18,14 @@ from antiphon import Agent, AsyncClient
 from antiphon.bytestores import ByteStore, FolderStore, S3Store, use_byte_store
 from antiphon.bytestores.of_process import FILES_VARIABLE, bytes_of_process
 from antiphon.encryption import KEYS_VARIABLE, new_key
-from antiphon.errors import CorruptRecord, LimitReached, NotFound, SettingsError, StoreUnavailable
+from antiphon.errors import (
+    CorruptRecord,
+    LimitReached,
+    NotFound,
+    SettingsError,
+    StoreUnavailable,
+    TenantLimit,
+)
 from antiphon.input.limits import LIMITS
 from antiphon.model import Image, Text
 from antiphon.stores import SQLiteStore
@@ -378,3 +386,50 @@ def test_what_a_dead_writer_has_left_in_a_folder_goes_a_day_later(tmp_path):
         os.utime(left, (left.stat().st_mtime - age,) * 2)
     assert list(store.names("a/")) == ["a/1"]
     assert [one.name for one in (tmp_path / ".new").iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("kind", ["redis", *KINDS])
+async def test_a_tenant_stores_no_more_bytes_than_its_limit(kind, cell, redis_url, tmp_path, monkeypatch):
+    """Deleted files, deleted sessions and expired ones make room; a fork counts."""
+    with byte_store(kind, tmp_path, monkeypatch) if kind != "redis" else nullcontext():
+        async with AsyncClient(redis_url) as client:
+            await client.set_tenant_limits("acme", stored_bytes=350_000)
+            one, other = client.session("one", tenant="acme"), client.session("other", tenant="acme")
+            big = await one.add_file(DATA)
+            await one.add_file(DATA)
+            with pytest.raises(TenantLimit, match="350000 bytes") as refused:
+                await other.add_file(DATA[:-1])
+            assert (refused.value.limit, refused.value.retryable) == ("stored_bytes", True)
+            assert await cell.redis.exists("ant:media:other") == 0
+            if kind == "redis":
+                with pytest.raises(TenantLimit):
+                    await one.fork("copy")
+            await client.session("s", tenant="rival").add_file(DATA)
+            await client.session("s2").add_file(DATA)
+            small = await other.add_file(DATA[:50_000])
+            await one.remove_file(big)
+            await other.add_file(DATA)
+            assert await cell.redis.hget("ant:stored:acme", "") == b"350000"
+            await other.remove_file(small)
+            with pytest.raises(TenantLimit):
+                await one.add_file(DATA)
+            await other.delete()
+            await one.add_file(DATA)
+            await cell.redis.delete("ant:media:one", "ant:session:one")
+            await client.session("three", tenant="acme").add_file(DATA)
+            assert await cell.redis.hgetall("ant:stored:acme") == {b"": b"300000", b"three": b"300000"}
+            assert await cell.redis.ttl("ant:stored:acme") > 0
+            await client.set_tenant_limits("acme")
+            await client.session("four", tenant="acme").add_file(DATA)
+
+
+async def test_a_fork_counts_for_its_tenant(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
+        await client.set_tenant_limits("acme", stored_bytes=650_000)
+        session = client.session("one", tenant="acme")
+        await session.add_file(DATA)
+        await session.fork("copy")
+        with pytest.raises(TenantLimit):
+            await session.fork("another")
+        assert await cell.redis.hget("ant:stored:acme", "") == b"600000"
+        await client.set_tenant_limits("acme")

@@ -6,13 +6,17 @@
 -- -> CONFLICT              the history is not what the caller has read
 -- -> SESSION_EXISTS
 -- -> FULL, limit           Redis has as many as this limit allows
--- @include publish life inbox memories cut
+-- -> TENANT_LIMIT, stored_bytes, how many     the tenant's files have as many bytes as it may have
+-- @include publish life inbox memories cut shares files
 local target = key_session(fork)
 if redis.call('HGET', target, 'op') == op then return {'OK'} end
 if redis.call('EXISTS', target) == 1 and not is_over(fork) then return {'SESSION_EXISTS'} end
 if redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end
 local history, size = key_history(session), tonumber(keep)
 if size > 0 and redis.sha1hex(redis.call('LINDEX', history, size - 1) or '') ~= digest then return {'CONFLICT'} end
+local _, bytes = files_of(session)
+local most = bytes > 0 and stored_limit(redis.call('HGET', key_session(session), 'tenant'), bytes)
+if most then return {'TENANT_LIMIT', 'stored_bytes', most} end
 local now = now_ms()
 begin_anew(fork)
 redis.call('HSET', target, 'op', op, 'created', now, 'life', life_of(now, op), 'updated', now, 'fork_of', session)
@@ -36,6 +40,7 @@ redis.call('PERSIST', key_history(fork))
 if redis.call('HEXISTS', target, 'media') == 1 then
   redis.call('COPY', key_media(session), key_media(fork), 'REPLACE')
   redis.call('PERSIST', key_media(fork))
+  note_stored(fork, bytes)
 end
 if size < redis.call('LLEN', history) then cut(fork, keep) end
 release_session(fork, now)

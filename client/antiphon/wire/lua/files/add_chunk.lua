@@ -9,7 +9,8 @@
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one, or to none
 -- -> FULL, limit           the session has as many files or bytes as this limit allows, or Redis as many sessions
--- @include publish life inbox files
+-- -> TENANT_LIMIT, stored_bytes, how many     the tenant's files have as many bytes as it may have
+-- @include publish life inbox shares files
 local fields, media, begun = key_session(session), key_media(session), file .. '~'
 if fence ~= '' and redis.call('HGET', fields, 'fence') ~= fence then return {'SUPERSEDED'} end
 local idle = redis.call('LLEN', key_inbox(session)) == 0
@@ -23,6 +24,8 @@ if first then
   if at ~= '0' then return {'AGAIN'} end
   local full = no_room(session, known[1], size, session_limit, files_limit, bytes_limit)
   if full then return {'FULL', full} end
+  local most = stored_limit(known[2] or tenant, size)
+  if most then return {'TENANT_LIMIT', 'stored_bytes', most} end
 end
 
 local now = now_ms()

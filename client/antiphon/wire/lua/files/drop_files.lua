@@ -1,7 +1,7 @@
 -- Remove files of a session, also those that were only begun. The first write is an HDEL, so that it works at full memory.
 -- @args session names...
 -- -> DROPPED, how many, places...   of their contents in a byte store
--- @include files
+-- @include shares files
 local files, bytes, dropped, places = 0, 0, 0, {}
 for _, name in ipairs(names) do
   local media, at = key_media(session), 0

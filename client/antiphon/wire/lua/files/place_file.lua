@@ -10,7 +10,8 @@
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one, or to none
 -- -> FULL, limit           the session has as many files or bytes as this limit allows, or Redis as many sessions
--- @include publish life inbox files
+-- -> TENANT_LIMIT, stored_bytes, how many     the tenant's files have as many bytes as it may have
+-- @include publish life inbox shares files
 local fields, media, mark = key_session(session), key_media(session), file .. '~'
 if fence ~= '' and redis.call('HGET', fields, 'fence') ~= fence then return {'SUPERSEDED'} end
 local idle = redis.call('LLEN', key_inbox(session)) == 0
@@ -32,6 +33,8 @@ if entry ~= '' then
 end
 local full = not begun and no_room(session, known[1], size, session_limit, files_limit, bytes_limit)
 if full then return {'FULL', full} end
+local most = not begun and stored_limit(known[2] or tenant, size)
+if most then return {'TENANT_LIMIT', 'stored_bytes', most} end
 redis.call('SET', key_byte_root(), root, 'NX')
 placed = placed or redis.call('GET', key_byte_root()) .. '/' .. place
 redis.call('HSET', media, mark, size .. '@' .. placed)

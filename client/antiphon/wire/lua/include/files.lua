@@ -14,8 +14,40 @@ local function files_of(session)
   return tonumber(files or 0), tonumber(bytes or 0)
 end
 
+-- Where the stored bytes of a tenant are limited, `stored:<tenant>` has those of each session, and their sum without a name.
+-- They count from the next change of a session's files on. Sessions that have ended go where that makes room.
+local KEEP_STORED_MS, LOOKED_AT = 40 * 86400000, 1000
+
+local function note_stored(session, bytes)
+  local tenant = redis.call('HGET', key_session(session), 'tenant')
+  if not tenant or not limit_of(tenant, 'stored_bytes') then return end
+  local before = tonumber(redis.call('HGET', key_stored(tenant), session) or 0)
+  redis.call('HINCRBY', key_stored(tenant), '', string.format('%.0f', bytes - before))
+  redis.call('HSET', key_stored(tenant), session, string.format('%.0f', bytes))
+  redis.call('PEXPIRE', key_stored(tenant), KEEP_STORED_MS)
+end
+
+-- The limit that a tenant's files would exceed with so many more bytes; nil if there is room.
+local function stored_limit(tenant, size)
+  local most = (tenant or '') ~= '' and limit_of(tenant, 'stored_bytes')
+  local function is_over_it()
+    return most and tonumber(redis.call('HGET', key_stored(tenant), '') or 0) + size > most
+  end
+  if not is_over_it() then return nil end
+  for _, session in ipairs(redis.call('HRANDFIELD', key_stored(tenant), LOOKED_AT)) do
+    if session ~= '' and redis.call('EXISTS', key_media(session)) == 0 then
+      local gone = tonumber(redis.call('HGET', key_stored(tenant), session))
+      redis.call('HINCRBY', key_stored(tenant), '', string.format('%.0f', 0 - gone))
+      redis.call('HDEL', key_stored(tenant), session)
+    end
+  end
+  return is_over_it() and most or nil
+end
+
 local function count_files(session, files, bytes)
-  redis.call('HSET', key_session(session), 'media', string.format('%.0f %.0f', math.max(0, files), math.max(0, bytes)))
+  files, bytes = math.max(0, files), math.max(0, bytes)
+  redis.call('HSET', key_session(session), 'media', string.format('%.0f %.0f', files, bytes))
+  note_stored(session, bytes)
 end
 
 -- The limit that a file which is about to be stored would exceed; nil if there is room.
