@@ -6,12 +6,14 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
+from itertools import count
 
 import pytest
-from support.crashing_turn import Turn
+from support.crashing_turn import Crash, Turn
 from support.source_tree import ROOT
 
 from antiphon.testing import script, tool_call
+from antiphon_worker.loop import durable
 
 EXAMPLE = ROOT / "examples" / "refund.py"
 PAID = "transfer-reservation-4711"
@@ -25,12 +27,7 @@ def example():
     ran = found["ran"] = Counter()
     known = found["refund"].function.__globals__
     for name in ("reserve", "transfer", "release"):
-
-        def counted(*arguments, name=name, run=known[name]):
-            ran[name] += 1
-            return run(*arguments)
-
-        known[name] = counted
+        known[name] = _counted(ran, name, known[name])
     return found
 
 
@@ -72,3 +69,66 @@ async def test_without_an_answer_of_the_bank_the_refund_is_undone(example):
     [result] = [result.text for message in found.messages for result in message.tool_results]
     assert result == "The bank did not answer: the refund was undone."
     assert example["ran"] == {"reserve": 1, "transfer": 1, "release": 1}
+
+
+class KilledAtLine:
+    """Kills the worker at the line with this number, of those of the tool and of what runs its steps and waits."""
+
+    def __init__(self, number, function):
+        self.left, self.function = number, function
+        self.at = ""
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    def _called(self, frame, event, argument):
+        code = frame.f_code
+        return self._line if code is self.function.__code__ or code.co_filename == durable.__file__ else None
+
+    def _line(self, frame, event, argument):
+        if event == "line" and not self.at:
+            self.left -= 1
+            if self.left == 0:
+                self.at = f"{frame.f_code.co_name}:{frame.f_lineno}"
+                raise Crash
+        return self._line
+
+
+async def test_a_refund_is_killed_at_every_line_and_pays_once():
+    """One run for each line that is executed, in the order of their execution, until a run is not killed any more."""
+    killed = set()
+    for number in count(1):
+        found = runpy.run_path(str(EXAMPLE))
+        ran, known = Counter(), found["refund"].function.__globals__
+        for name in ("reserve", "transfer", "release"):
+            known[name] = _counted(ran, name, known[name])
+        turn = Turn(found["refund"], lines=script(CALL, "Done."))
+        turn.sent = {PAID: {"receipt": "R-1"}}
+        with KilledAtLine(number, found["refund"].function) as death:
+            ended = await turn.run()
+        [result] = [result.text for message in ended.messages for result in message.tool_results]
+        assert ran["transfer"] <= 1, death.at
+        if "unknown whether step 'transfer' ran" not in result:
+            assert (ran["transfer"], result) == (1, "30 € were refunded. Receipt: R-1."), death.at
+        assert ran["release"] == 0, death.at
+        assert max(Counter(turn.recorded()).values()) == 1, death.at
+        if not death.at:
+            break
+        killed.add(death.at)
+    assert (
+        len([at for at in killed if at.startswith("refund:")]) >= 6
+    )  # all but those for a bank that is silent
+    assert len(killed) > 50
+
+
+def _counted(ran, name, run):
+    def counted(*arguments):
+        ran[name] += 1
+        return run(*arguments)
+
+    return counted
