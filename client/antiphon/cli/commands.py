@@ -66,7 +66,11 @@ def submit(argv: list[str]) -> int:
     """
     parser = command_parser(submit)
     parser.add_argument("session", help="the session's id; the first turn begins the session")
-    parser.add_argument("text", help="the user's text; - reads it from standard input")
+    parser.add_argument("text", nargs="?", help="the user's text; - reads it from standard input")
+    parser.add_argument(
+        "--continue", action="store_true", dest="continues",
+        help="without a text: answer the question or the results of tools that the history ends with",
+    )  # fmt: skip
     add_agent(parser)
     add_options(parser, "submit")
     output = parser.add_mutually_exclusive_group()
@@ -77,10 +81,13 @@ def submit(argv: list[str]) -> int:
     )
     add_redis(parser)
     options = parser.parse_args(argv)
-    return asyncio.run(_submit(options, agent_of(options, parser), _text(options.text)))
+    if options.continues == (options.text is not None):
+        parser.error("give a text, or --continue without one")
+    text: str | list[Any] = [] if options.continues else _text(options.text)
+    return asyncio.run(_submit(options, agent_of(options, parser), text))
 
 
-async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, text: str) -> int:
+async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, text: str | list[Any]) -> int:
     asked = Submission(options.session, text, agent=agent, **options_in(options))
     async with open_client(options) as client:
         turn = await asked.submit(client.connections)

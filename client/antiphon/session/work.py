@@ -465,7 +465,7 @@ def work_of(
         raise UsageError(
             'if_busy="steer" is for submit(): its text has no answer of its own while another turn runs.'
         )
-    messages = [] if revises == LAST_ANSWER else to_input(text)
+    messages = [] if revises == LAST_ANSWER or (revises is None and _continues(text)) else to_input(text)
     return _work(messages, {**options, "params": plain(params, "params"), "revises": revises})
 
 
@@ -487,13 +487,20 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
     for name in unknown:
         instead = _INSTEAD.get(name, f"parameters of the model go into params={{{name!r}: …}}")
         raise TypeError(f"submit() got an unexpected keyword argument {name!r}: {instead}.")
-    return _work(to_input(text), options)
+    return _work([] if _continues(text) else to_input(text), options)
+
+
+def _continues(text: object) -> bool:
+    """Whether an input adds nothing, so that the turn answers what the history ends with."""
+    return isinstance(text, list) and not text
 
 
 def _work(messages: list[Message], options: dict[str, Any]) -> Work:
     user = options.get("user")  # it stays with the history, for longer than the turn
     messages = [one if one.by == user else msgspec.structs.replace(one, by=user) for one in messages]
     schema = options.get("schema")
+    if not messages and options.get("if_busy") == "steer":
+        raise UsageError('if_busy="steer" gives a running turn new messages: an empty input has none.')
     return Work(messages, output=None if schema is None else output_schema(schema), **options)
 
 

@@ -86,6 +86,8 @@ Submit = turn_body(
     "Submit", "http",
     """A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's.
 
+    An empty list adds none: the turn answers the question or the results of tools that the history ends with.
+
     The other fields are those of ``AsyncClient.submit``; durations are in seconds. ``agent`` is the name of an agent
     of the workers, or an agent that travels with the turn. ``queue`` needs the right ``admin``. ``tenant`` is for keys
     of every tenant.

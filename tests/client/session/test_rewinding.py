@@ -8,7 +8,7 @@ import pytest
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Agent, Client, Message, Session, tool
-from antiphon.errors import MessageNotFound, SessionBusy, SessionExists, UsageError
+from antiphon.errors import InvalidMessage, MessageNotFound, SessionBusy, SessionExists, UsageError
 from antiphon.model import Text, ToolCall, ToolResult
 from antiphon.redis import edits, forks
 from antiphon.session.runtime import Branch, local_runtime
@@ -81,6 +81,38 @@ def test_a_fork_begins_after_any_step_of_a_turn(runtime):
             ("assistant", "tool") if step < 3 else ("user", "assistant")
         )
     assert session.fork("f", at=turn.step_id(2)).run("Look again").text
+
+
+def test_a_fork_continues_after_a_step_without_new_input(runtime):
+    session, turn = turn_with_steps(runtime)
+    whole = session.messages
+    session.fork("f", at=turn.step_id(1))
+    runtime.use(lines := script("It is here.", "later"))
+    fork = runtime.agent(tools=[look]).session("f")
+    assert fork.run([]).text == "It is here."
+    assert [one.role for one in lines.requests[0].messages] == ["user", "assistant", "tool"]
+    assert [one.role for one in fork.messages] == ["user", "assistant", "tool", "assistant"]
+    assert fork.messages[:3] == whole[:3]
+    assert fork.regenerate().result(30).text == "later"
+
+
+def test_a_question_in_the_history_is_answered_without_new_input(runtime):
+    runtime.use(script("Kyoto."))
+    session = runtime.agent().session("s", messages=[Message.user("Where?")])
+    assert session.run([]).text == "Kyoto."
+    assert texts(session) == ["Where?", "Kyoto."]
+
+
+def test_nothing_is_continued_where_the_history_ends_with_an_answer(runtime):
+    runtime.use(lines := script("unused"))
+    for session in (runtime.agent().session("s", messages=HISTORY), runtime.agent().session("new")):
+        with pytest.raises(UsageError, match="does not end with a question"):
+            session.run([])
+    assert lines.requests == []
+    with pytest.raises(UsageError, match="an empty input has none"):
+        session.submit([], if_busy="steer")
+    with pytest.raises(InvalidMessage):
+        session.edit("any", [])
 
 
 def test_a_history_is_rewound_to_a_step(runtime):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
 
-from antiphon.errors import AgentError, LimitReached, TurnFailed
+from antiphon.errors import AgentError, LimitReached, TurnFailed, UsageError
 from antiphon.ext.turns import TurnFunction
-from antiphon.model import Decision
+from antiphon.model import Decision, Message
 from antiphon.session.background import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
@@ -94,6 +94,8 @@ async def _run(
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         history = SentHistory(provider, inp, loaded, writer)
         inp.history = await history.select(journal.entries)
+        if not inp.new_messages and not journal.entries:
+            _check_continues(inp.history)
         if isinstance(provider, TurnFunction):
             if inp.files is not None:
                 inp.history = await inp.files.filled(inp.history)
@@ -111,6 +113,15 @@ async def _run(
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
     result.usage += writer.usage
     return TurnResult(result, window, visible.summary, plain_variables(context.variables))
+
+
+def _check_continues(history: Sequence[Message]) -> None:
+    """Raise ``UsageError`` if a turn without an input has nothing to answer."""
+    if not history or history[-1].role == "assistant":
+        raise UsageError(
+            "The input is empty, and the history does not end with a question or with results of tools: submit text, "
+            "or fork the session at a step whose tools were called."
+        )
 
 
 class TimeLimit:
