@@ -36,6 +36,7 @@ SECTIONS = {
     "Operation": {
         "top": ("top",),
         "explain": ("explain",),
+        "graph": ("graph",),
         "operation": ("workers", "queues", "cells", "failed", "requeue"),
         "agents": ("agents",),
         "budgets": ("budgets",),

@@ -95,7 +95,7 @@ _THREADS = Threads()
 
 
 def asked_by(event: Event) -> list[OpenCall]:
-    """Return the calls for which an event says that its turn, or a child turn below it, now waits."""
+    """Return the pending calls of the event of a suspension: of its own turn, or of a child turn below it."""
     match event:
         case TurnSuspended():
             return event.calls

@@ -50,6 +50,7 @@ COMMANDS = [
     "chat",
     "top",
     "explain",
+    "graph",
     "workers",
     "queues",
     "init",
