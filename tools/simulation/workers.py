@@ -213,7 +213,7 @@ class Worker:
         elif wanted == self.app:
             task.here = True
         else:
-            lacking, missing = random.choice([(self.app, False), ("", True)])
+            lacking, missing = random.choice([(self.app, ""), ("", f"agent@{wanted}")])
             delay = 500 if missing else 0
             call = partial(self._world.give_back, turn, "drain", delay, lacking, (), missing)
             self._send(task, random, call, lambda: self._leave(task))

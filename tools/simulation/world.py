@@ -514,7 +514,7 @@ class World:
 
     def give_back(
         self, turn: ClaimedTurn, cause: str, delay_ms: int, lacking: str = "", workers: Sequence[str] = (),
-        missing: bool = False, code: str = "provider",
+        missing: str = "", code: str = "provider",
     ) -> bool | str:  # fmt: skip
         giving = self.cell.give_back(
             turn,

@@ -267,20 +267,20 @@ class Cell:
 
     async def give_back(
         self, turn: ClaimedTurn, cause: str, *, delay_ms: int = 0, reason: str = "", code: str = "",
-        service: bytes = b"", lacking: str = "", workers: Sequence[str] = (), missing: bool = False,
+        service: bytes = b"", lacking: str = "", workers: Sequence[str] = (), missing: str = "",
     ) -> bool:  # fmt: skip
         """Requeue a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
-        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it; ``missing``:
-        no worker has the revision that it runs on. That a key is
-        missing is said in the clear: those who have it could not read what another key has sealed.
+        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it; ``missing`` is
+        the revision, as agent@revision, that it runs on and no worker has. That a key is missing is said in the clear:
+        those who have it could not read what another key has sealed.
         """
         seal, session = self.seal, turn.session_id
         no_key = seal.on and code == KeyMissing.code
         answer = await self.run(
             "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms,
             NO_KEY if no_key else seal.seal(session, "reason", reason.encode()), code,
-            seal.seal(session, "service", service), lacking, "1" if missing else "", *workers,
+            seal.seal(session, "service", service), lacking, missing, *workers,
         )  # fmt: skip
         return self._held("give_back", turn.session_id, answer)
 

@@ -169,6 +169,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("figures", "figures:{}", "hash", "how the turns of an agent's revision ended: figures of the last 100 "
          "worker processes, as JSON by their names, those of others (`past`), and the feedback (`rated`, `scores`)",
          "31 days after the last such turn"),
+    Kind("missing", "missing:{}", "set", "turns that wait for a revision that no worker has",
+         "7 days after the last turn began to wait"),
     Kind("rated", "rated", "sorted set", "turns with feedback, by its time", "8 days after the last feedback"),
     Kind("rated_of", "rated:{}", "sorted set", "those of a tenant", "8 days after the last feedback"),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
@@ -298,6 +300,7 @@ class Keys:
     held = _Of()
     app = _Of()
     figures = _Of()
+    missing = _Of()
     rated_of = _Of()
     handed_out = _Of()
     bell = _Of()

@@ -11,6 +11,8 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.errors import unexpected
 from antiphon.wire.records import ClaimedTurn, readable
 
+WOKEN_AT_ONCE = 100
+
 
 async def begin(
     cell: Cell, turn: ClaimedTurn, revision: str, *, pins: Mapping[str, str] | None = None,
@@ -33,6 +35,17 @@ async def begin(
             return False
         case _:
             raise unexpected("begin", answer)
+
+
+async def wake_missing(cell: Cell, revision: str) -> None:
+    """Let the turns that wait for this revision, as agent@revision, be claimed at once. Raises ``StoreError``."""
+    while True:
+        match await cell.run("wake", revision, WOKEN_AT_ONCE):
+            case [b"WOKEN", number]:
+                if number < WOKEN_AT_ONCE:
+                    return
+            case answer:
+                raise unexpected("wake", answer)
 
 
 def pins_of(turn: ClaimedTurn) -> dict[str, str]:

@@ -251,7 +251,7 @@ async def test_times_that_only_tell_for_how_long_set_no_turn_aside(cell, junk):
     await become(cell, "retrying")
     await cell.redis.hset("ant:turn:b1", mapping={"missed_at": junk, "failing": junk, "waited": junk})
     assert [act.what for act in await cell.reap_after(1000)] == ["retried"]
-    assert await cell.give_back(await cell.take_one(), "limit", lacking="app", missing=True)
+    assert await cell.give_back(await cell.take_one(), "limit", lacking="app", missing="support@r1")
     for turn in ("b1", "b2"):
         found = await cell.take_one()
         assert found.turn_id == turn

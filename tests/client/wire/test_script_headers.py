@@ -59,6 +59,7 @@ WRAPPERS = {
     "promote": promotions.write_promotions,
     "count": feedback.keep_figures,
     "rate": feedback.rate,
+    "wake": revisions.wake_missing,
     "decide": suspension.decide,
     "notices/follow": notices.follow,
     "schedules/advance": schedules.advance,

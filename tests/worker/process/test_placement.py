@@ -140,3 +140,17 @@ async def test_begin_notes_a_revision_once_and_only_its_holder_may(cell):
     second = await cell.take_one(app="a1")
     assert (second.app, second.pins) == ("", b'{"support":"r1"}'), "its worker notes the revision"
     await cell.end(second)
+
+
+async def test_a_turn_that_waits_for_its_revision_continues_when_a_worker_of_it_starts(
+    redis_url, monkeypatch
+):
+    monkeypatch.setattr("antiphon_worker.process.placement.seconds_until_newer", lambda _: 600.0)
+    old, new = app("old"), app("new", rollout=Rollout(timeout=3600))
+    async with client_of(redis_url) as client:
+        turn = await suspended(client, redis_url, old)
+        async with running_worker(redis_url, new):
+            await approve(turn)
+            await wait_until_async(lambda: status_is(turn, "retrying"), 30, "it waits")
+            async with running_worker(redis_url, old):
+                assert (await turn.result(30)).text == "old"

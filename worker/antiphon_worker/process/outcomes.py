@@ -95,7 +95,7 @@ class GivenBack(Struct, tag="given_back"):
     delay: float = 0.0
     lacking: str = ""  # digests of Apps that lack what the turn needs
     workers: tuple[str, ...] = ()  # some that have it
-    missing: bool = False  # no worker has the revision that the turn runs on
+    missing: str = ""  # the revision that it runs on, as agent@revision, if no worker has it
 
 
 class Waiting(Struct, tag="suspended"):

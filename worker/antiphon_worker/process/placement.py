@@ -13,6 +13,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.model.promotions import Promotion
 from antiphon.model.revisions import Revision, Rollout
 from antiphon.wire.cell import Cell
+from antiphon.wire.feedback import figures_id
 from antiphon.wire.lists.agents import last_of, revisions_of_app
 from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn
@@ -221,4 +222,6 @@ def _missing(exc: OnOtherRevision, turn: ClaimedTurn) -> Outcome:
     if left <= 0 and exc.rollout.at_limit == "fail":
         return Failed(str(exc.code), RevisionUnavailable().message)
     reason = "No worker has the revision of the agent on which the turn began: it waits for one."
-    return GivenBack(reason, str(exc.code), max(min(seconds_until_newer(turn), left), 0.1), missing=True)
+    return GivenBack(
+        reason, str(exc.code), max(min(seconds_until_newer(turn), left), 0.1), missing=figures_id(*exc.wanted)
+    )

@@ -23,7 +23,9 @@ from antiphon.input.request import AgentSpec
 from antiphon.model.revisions import Revision
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
+from antiphon.wire.feedback import figures_id
 from antiphon.wire.lists.workers import FIELD
+from antiphon.wire.revisions import wake_missing
 
 if TYPE_CHECKING:
     from antiphon_worker.app import App
@@ -120,7 +122,14 @@ class Presence:
         if tells:
             self._told_at = now
             self.advertised.set()
+            await self._wake()
         await self._count()
+
+    async def _wake(self) -> None:
+        """Wake the turns that wait for the revisions of the App."""
+        with suppress(StoreError):  # they ask again by themselves
+            for agent, revision in self._app.revisions.items():
+                await wake_missing(self._cell, figures_id(agent, revision.id))
 
     async def _count(self) -> None:
         if self._write_figures is not None:

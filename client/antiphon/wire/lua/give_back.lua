@@ -2,7 +2,7 @@
 -- model service was not asked; an error is counted.
 -- The fence names the call. The first write is a ZREM, so that it works at full memory.
 -- `service` is what the model service said with its error, as JSON.
--- `lacking` names the Apps that lack what it needs: it waits for others, whose bells `workers` are. With `missing`, none has its revision.
+-- `lacking` names the Apps that lack what it needs: it waits for others, whose bells `workers` are. With `missing`, none has that revision.
 -- @args session turn fence cause delay_ms reason code service lacking missing workers...
 -- -> OK
 -- -> STOPPED, stop word    it was cancelled before: its holder is to end it
@@ -21,6 +21,7 @@ if lacking ~= '' then redis.call('HSET', key_turn(turn), 'lacking', lacking, 'ap
 let_go(session)
 retry(session, turn, now, delay, reason, code, service)
 for _, worker in ipairs(workers) do ring(worker) end
+if missing ~= '' then redis.call('SADD', key_missing(missing), turn) redis.call('PEXPIRE', key_missing(missing), 1000 * KEEP_TURN_SECONDS) end
 if cause ~= 'drain' then -- since when its model service fails in this step: progress begins anew
   local s = redis.call('HMGET', key_turn(turn), 'step', 'failing')
   if string.match(s[2] or '', '^%S*') ~= s[1] then
