@@ -8,13 +8,17 @@ import time
 
 import pytest
 from support.gateway import open_gateway
+from support.here import running_worker
 from support.waiting import waiting_turn
 
-from antiphon import AsyncClient
+from antiphon import Agent, AsyncClient, tool
 from antiphon.errors import SettingsError
+from antiphon.testing import script, tool_call
+from antiphon.tools import Context
 from antiphon_gateway import Access
 from antiphon_gateway.access.signers import Signer, Signers, read_signers
 from antiphon_gateway.problems import Refused
+from antiphon_worker.app import App
 
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:*")]
 
@@ -188,3 +192,32 @@ def test_a_file_of_signers_is_read_and_checked(tmp_path, monkeypatch):
             read_signers(path)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_signers(tmp_path / "none.toml")
+
+
+async def test_a_webhook_of_github_ends_the_turn_of_a_worker_that_waits_for_it(redis_url, signers):
+    """From the signed request to the answer: the tool receives what GitHub has sent, once for three deliveries."""
+
+    @tool
+    async def deploy(context: Context) -> str:
+        """Deploy what is pushed next."""
+        push = await context.wait_for_event("push", timeout=3600)
+        return f"deployed {push['after']}"
+
+    agent = Agent(script(tool_call("deploy"), "Done."), "any", name="a", tools=[deploy])
+    async with (
+        AsyncClient(redis_url) as client,
+        running_worker(redis_url, App(agents=[agent])),
+        open_gateway(redis_url, access=Access(signers=signers)) as (api, _),
+    ):
+        turn = await client.submit("s", "Deploy.", agent="a", tenant="acme")
+        async for event in turn.stream():
+            if event.type == "turn_sleeping":
+                for _ in range(3):
+                    headers = github(PUSH)
+                    answer = await api.call(
+                        "POST", "/events/push/from/github", 200, content=PUSH, headers=headers
+                    )
+                    assert answer == {"turns": 1}
+        response = await turn.result(20)
+    assert [call.result for call in response.tool_calls] == ["deployed 0a1b"]
+    assert response.text == "Done."
