@@ -1,12 +1,27 @@
 """What a service has seen of a session stays as it was: byte for byte, over fifty turns, for each service."""
 
 import itertools
+import json
 
 import pytest
-from prompt_caches import CACHES, blocks_of, common, session_of, share, ten_turns
+from prompt_caches import (
+    BUILD,
+    CACHES,
+    SYSTEM,
+    Recorder,
+    blocks_of,
+    common,
+    lend,
+    look,
+    session_of,
+    share,
+    ten_turns,
+)  # fmt: skip
 
+from antiphon import Agent
+from antiphon.model import Message, ToolCall, Usage
 from antiphon.window import Summary
-from antiphon_worker.providers.base import ModelRequest
+from antiphon_worker.providers.base import ModelRequest, StepResult
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat, chat_call
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses, responses_call
 
@@ -104,3 +119,39 @@ def test_only_openai_itself_is_sent_a_key_of_the_cache(kind, monkeypatch):
     assert not key_in(base_url="https://api.groq.com/openai/v1")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
     assert not key_in()
+
+
+class Desk(Recorder):
+    """Hands every fifth turn over to the desk, which looks things up and answers."""
+
+    async def stream(self, request):
+        last = request.messages[-1]
+        over = last.text.startswith("Over") and any(tool.name == "transfer_to_desk" for tool in request.tools)
+        if not over:
+            async for increment in super().stream(request):
+                yield increment
+            return
+        self.bodies.append(json.loads(BUILD[self.name](request)))
+        call = ToolCall(f"call_{len(self.bodies)}", "transfer_to_desk", {})
+        message = Message("assistant", [call], provider=self.name)
+        yield StepResult(message, Usage(1_000, 100), "tool_use", None, request.model)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_fifty_turns_with_hand_offs_change_nothing_of_what_each_agent_has_seen(service):
+    recorder = Desk(service)
+    shared = {"provider": recorder, "model": "m", "tools": [look, lend], "max_tokens": 20_000}
+    desk = Agent(name="desk", system="You are the desk. " * 170, **shared)
+    session = Agent(name="front", system=SYSTEM, handoffs=[desk], **shared).session()
+    for turn in range(50):
+        session.run(f"Over to the desk {turn}" if turn % 5 == 4 else f"Look {turn % 3 + 1} pages for {turn}")
+    seen = {}
+    for body in recorder.bodies:
+        blocks, head = blocks_of(body), head_of(body)
+        agent = tuple(blocks[:head])
+        before = seen.get(agent)
+        assert before is None or blocks[: len(before)] == before
+        seen[agent] = blocks
+    assert len(seen) == 2
+    asked = [len(blocks) for blocks in seen.values()]
+    assert min(asked) > 50
