@@ -218,7 +218,9 @@ OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store", "handoffs"]
 MODEL_PARAMETERS = [
     name for name in ModelParams.__annotations__ if name != "model"
 ]  # some services have models=
-KNOWN = {*OURS, *ModelParams.__annotations__}
+_OF_OTHER_SERVICES = ("keep_alive", "prompt_mode", "random_seed", "safe_prompt")
+"""Parameters of Mistral and Ollama, some of which look like keywords of ours."""
+KNOWN = {*OURS, *ModelParams.__annotations__, *_OF_OTHER_SERVICES}
 ALIKE, MISSPELT = 0.8, 0.9
 """How alike an unknown keyword and one of ours, or a parameter of a model, must be for one to be the other misspelt."""
 
