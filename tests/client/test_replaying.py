@@ -15,6 +15,7 @@ from support.revisions import client_of
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
+from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import ProviderRejected, UsageError
 from antiphon.model.recording import Recording
 from antiphon.replaying import Replay, ReplayDiffers, encoded
@@ -197,7 +198,6 @@ def test_a_turn_without_redis_is_recorded_and_replayed():
 
 
 def test_an_encrypted_recording_needs_its_key(tmp_path, monkeypatch):
-    from antiphon.encryption import KEYS_VARIABLE, new_key
     from antiphon.errors import AgentError
 
     monkeypatch.setenv(KEYS_VARIABLE, new_key("k1"))
@@ -220,24 +220,32 @@ def test_another_file_is_refused(tmp_path, data):
         replay(tmp_path / "missing.json")
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
 async def test_one_command_turns_a_turn_of_production_into_a_passing_offline_test(
-    redis_url, tmp_path, capsys
+    redis_url, tmp_path, monkeypatch, encrypted
 ):
+    if encrypted:
+        monkeypatch.setenv(KEYS_VARIABLE, new_key("k1"))
     (tmp_path / "production.py").write_text(MODULE)
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url, agent())
     test = tmp_path / "test_refund.py"
-    argv = ["record", turn.id, "--test", str(test), "--agent", "production:support", "--redis-url", redis_url]
-    assert await asyncio.to_thread(main, argv) == 0
-    assert capsys.readouterr().out.strip() == str(test)
+    command = [sys.executable, "-m", "antiphon.cli", "record", turn.id, "--test", str(test)]
+    argv = [*command, "--agent", "production:support", "--redis-url", redis_url]
+    done = await asyncio.to_thread(
+        subprocess.run, argv, check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == str(test)
+    assert (b"Refund my order." in test.with_suffix(".json").read_bytes()) is not encrypted
 
-    def run() -> subprocess.CompletedProcess:
+    def run(**keys: str) -> subprocess.CompletedProcess:
         env = {
             **os.environ,
             "PYTHONPATH": str(tmp_path),
             "OPENAI_API_KEY": "",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # those of what is installed here need more than they ask for
+            **keys,
         }
         command = [
             sys.executable,
@@ -255,6 +263,8 @@ async def test_one_command_turns_a_turn_of_production_into_a_passing_offline_tes
         )
 
     assert "1 passed" in (passed := run()).stdout, passed.stdout
+    if encrypted:
+        assert "1 failed" in run(**{KEYS_VARIABLE: new_key("k2")}).stdout
     (tmp_path / "production.py").write_text(MODULE.replace("approval=True", "approval=False"))
     assert "the tool refund ran without the decision" in run().stdout
 
