@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import runpy
+import sys
 
 import msgspec
 import pytest
 from support.eventually import wait_until
+from support.here import running_worker
+from support.revisions import client_of
 
 from antiphon import Agent, tool
+from antiphon.cli.main import main
 from antiphon.errors import UsageError
 from antiphon.handoffs import Handoff
 from antiphon.input.secrets import REMOVED
@@ -18,6 +24,7 @@ from antiphon.model.recording import Recording
 from antiphon.replaying import Replay, ReplayDiffers
 from antiphon.testing import replay, script, tool_call
 from antiphon.tools import Context
+from antiphon_worker.app import App
 from antiphon_worker.variants import run_variant
 
 RAN: list[str] = []
@@ -230,3 +237,32 @@ def test_a_recording_with_files_is_encrypted_as_a_whole(tmp_path, monkeypatch):
     assert b"mark.png" not in file.read_bytes()
     assert b"What is it" not in file.read_bytes()
     assert replay(file).check(one).text == "A picture."
+
+
+SHOP = """
+from antiphon import Agent
+
+support = Agent("openai", "any", name="support", handoffs=["billing"])
+billing = Agent("openai", "any", name="billing")
+"""
+
+
+@pytest.mark.one_server
+async def test_the_command_writes_a_test_with_the_agents_that_hand_offs_name(
+    redis_url, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "handing.py").write_text(SHOP)
+    app = App(agents=[support("billing"), billing("It is paid.")])
+    async with client_of(redis_url) as client, running_worker(redis_url, app):
+        turn = await client.submit("s", "Why?", agent="support")
+        await turn.result(30)
+    file, agents = tmp_path / "test_paid.py", ["--agent", "handing:support", "--agent", "handing:billing"]
+    argv = ["record", turn.id, "--test", str(file), *agents, "--redis-url", redis_url]
+    assert await asyncio.to_thread(main, argv) == 0
+    written = runpy.run_path(str(file))
+    await asyncio.to_thread(written[f"test_turn_{turn.id[:8]}"])
+    wrong = await asyncio.to_thread(
+        main, [*argv[:4], "--agent", "handing", *agents, "--redis-url", redis_url]
+    )
+    assert (wrong, "module:name" in capsys.readouterr().err) == (2, True)

@@ -15,18 +15,18 @@ from antiphon.text import text_of
 
 TEST = '''"""Replays a recorded turn without a network.
 
-Written by: antiphon record {turn} --test {file} --agent {agent}
+Written by: antiphon record {turn} --test {file} {agents}
 """
 
 from pathlib import Path
 
-from {module} import {name}
+{imports}
 
 from antiphon.testing import replay
 
 
 def test_turn_{short}():
-    replay(Path(__file__).with_suffix(".json")).check({name})
+    replay(Path(__file__).with_suffix(".json")).check({names})
 '''
 _AGENT = re.compile(r"([\w.]+):(\w+)")
 
@@ -41,7 +41,10 @@ def record(argv: list[str]) -> int:
     parser = command_parser(record)
     parser.add_argument("turn", help="id of the turn")
     parser.add_argument("--test", metavar="FILE", help="write this pytest file, and the recording next to it")
-    parser.add_argument("--agent", metavar="MODULE:NAME", help="where the test finds the agent")
+    parser.add_argument(
+        "--agent", metavar="MODULE:NAME", action="append",
+        help="where the test finds the agent; again for each agent that its hand-offs only name",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the recording as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
@@ -60,18 +63,18 @@ def record(argv: list[str]) -> int:
     return 0
 
 
-def _write_test(recording: Recording, file: Path, agent: str) -> None:
+def _write_test(recording: Recording, file: Path, agents: list[str]) -> None:
     """Write the test and its recording. Raises ``UsageError``."""
-    found = _AGENT.fullmatch(agent)
-    if found is None or file.suffix != ".py":
+    found = [match for one in agents if (match := _AGENT.fullmatch(one))]
+    if len(found) < len(agents) or file.suffix != ".py":
         raise UsageError("--test must name a .py file, and --agent an agent as module:name.")
     text = TEST.format(
         turn=recording.turn_id,
         short=recording.turn_id[:8],
         file=file.name,
-        agent=agent,
-        module=found[1],
-        name=found[2],
+        agents=" ".join(f"--agent {one}" for one in agents),
+        imports="\n".join(f"from {one[1]} import {one[2]}" for one in found),
+        names=", ".join(one[2] for one in found),
     )
     try:
         file.write_text(text)

@@ -30,7 +30,10 @@ def replay(argv: list[str]) -> int:
     """
     parser = command_parser(replay)
     parser.add_argument("turn", help="id of the turn, or a file of `antiphon record`")
-    parser.add_argument("--agent", metavar="MODULE:NAME", required=True, help="where the agent is found")
+    parser.add_argument(
+        "--agent", metavar="MODULE:NAME", required=True, action="append",
+        help="where the agent is found; again for each agent that its hand-offs only name",
+    )  # fmt: skip
     parser.add_argument("--model", help="another model; default: that of the agent")
     parser.add_argument("--system", metavar="TEXT", help="another system prompt; default: that of the agent")
     parser.add_argument(
@@ -42,9 +45,9 @@ def replay(argv: list[str]) -> int:
     add_json(parser, "print each run as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
-    agent = _agent(options.agent)
+    agents = [_agent(one) for one in options.agent]
     known = read_recording(options.turn) if Path(options.turn).is_file() else None
-    recording, runs = asyncio.run(_run(options, agent, known))
+    recording, runs = asyncio.run(_run(options, agents, known))
     if options.json:
         print_json(runs)
         return 0
@@ -60,7 +63,7 @@ def replay(argv: list[str]) -> int:
     return 0
 
 
-async def _run(options: Any, agent: Agent, recording: Recording | None) -> tuple[Recording, list[Any]]:
+async def _run(options: Any, agents: list[Agent], recording: Recording | None) -> tuple[Recording, list[Any]]:
     try:
         run_variant = import_module("antiphon_worker.variants").run_variant
     except ModuleNotFoundError as exc:
@@ -72,7 +75,7 @@ async def _run(options: Any, agent: Agent, recording: Recording | None) -> tuple
             recording = await (await client.turn(options.turn)).recording()
     changed = {"step": options.step, "model": options.model, "system": options.system}
     return recording, list(
-        await asyncio.gather(*(run_variant(recording, agent, **changed) for _ in range(options.runs)))
+        await asyncio.gather(*(run_variant(recording, *agents, **changed) for _ in range(options.runs)))
     )
 
 
