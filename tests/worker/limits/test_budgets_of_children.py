@@ -99,7 +99,9 @@ async def test_a_tree_draws_on_the_budget_of_the_turn_at_its_top(redis_url):
     ):
         turn = await client.submit("s", "Hello", agent="writer")
         await turn.result(20)
-        [child] = {event.child_id async for event in turn.stream() if event.type == "child_event"}
+        [child] = {
+            one.child_id async for one in turn.stream() if one.type == "child_event" and one.depth == 1
+        }
         assert await used(cell, f"turn:{turn.id}") == [430, 0]
         assert await used(cell, f"turn:{child}") == [280, 0]
 
