@@ -16,6 +16,7 @@ from antiphon.wire import (
     errors,
     feedback,
     files,
+    forwarding,
     placed,
     promotions,
     revisions,
@@ -32,7 +33,7 @@ NAMES = [
     *script_names(),
     *(
         f"{kind}/{path.stem}"
-        for kind in ("archiving", "editing", "files", "notices", "schedules", "webhooks")
+        for kind in ("archiving", "children", "editing", "files", "notices", "schedules", "webhooks")
         for path in sorted((FOLDER / kind).glob("*.lua"))
     ),
 ]
@@ -42,6 +43,7 @@ WRAPPERS = {
     "archiving/restore": archiving.restore_session,
     "archiving/set_aside": archiving.set_aside,
     "archiving/take": archiving.take_work,
+    "children/forward": forwarding.forward,
     "editing/edit": editing.change_session,
     "editing/fork": editing.fork_session,
     "editing/delete": editing.delete_session,
