@@ -276,7 +276,7 @@ class Actors:
             return
         scope = random.choice([*PAID_FOR, "agent"])
         name, budgets = random.choice(PAID_FOR[scope]), None
-        if (wanted := self._world.money.wanted) and random.random() < 0.5:
+        if (wanted := self._world.money.wanted) and random.random() < 0.8:
             scope, name = random.choice(wanted)
         if random.random() < 0.85:
             budgets = [_budget(random) for _ in range(random.choice([0, 1, 1, 1, 2]))]
