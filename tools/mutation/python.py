@@ -170,7 +170,7 @@ def _record(items: list[pytest.Item], files: set[str], found: Path) -> int:
         failed = any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
         sys.setprofile(None)
         seconds[item.nodeid] = time.monotonic() - began
-        for code in () if failed else called:
+        for code in () if failed else list(called):  # threads of other tests may still add some
             outermost = code.co_qualname.partition(".<locals>")[0]
             calls.setdefault(f"{code.co_filename}:{outermost}", []).append(item.nodeid)
     calls = {name: sorted(set(tests)) for name, tests in calls.items()}
