@@ -54,6 +54,8 @@ def known_series() -> dict[str, set[str]]:
     """Every series that workers and gateways serve, with its labels."""
     found: dict[str, set[str]] = {name: {"cell"} for name in shared.CELL}
     found |= {name: {"cell", "queue"} for name, _ in shared.QUEUE.values()}
+    found |= {name: {"cell", "agent", "revision"} for name in shared.REVISION}
+    found |= {name: {"cell", "scope", "name", "per", "unit"} for name in shared.BUDGET}
     found |= {name: set() for name in GAUGES}
     found[shared.PUBLISH_LAG[0]] = {"cell", "worker"}
     found[f"{metrics.DEATHS[0]}_total"] = {"cell", "code"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -19,14 +19,12 @@ from antiphon.model.recording import Recording
 REMOVED = "[removed]"
 SHORTEST = 12  # of a value in the environment: a shorter one would be found in any text
 
-_NAMES = (
+_NAME = re.compile(
     r"(?:x-)?api[_-]?key|(?:auth|access|refresh|id|session)[_-]?token|token|passwd|password|passphrase|"
-    r"(?:client[_-]?)?secret|authorization|proxy-authorization|cookie|set-cookie|private[_-]?key|credentials?"
+    r"(?:client[_-]?)?secret|authorization|proxy-authorization|cookie|set-cookie|private[_-]?key|credentials?",
+    re.IGNORECASE,
 )
-_NAME = re.compile(_NAMES, re.IGNORECASE)
-_NAMED = re.compile(
-    rf"""((?:\\?["'])(?:{_NAMES})\\?["']\s*:\s*\\?["'])((?:[^"'\\]|\\(?!["']))+)""", re.IGNORECASE
-)
+_FIELD = re.compile(r"""(\\?["']([\w-]{1,40})\\?["']\s*:\s*\\?["'])((?:[^"'\\]|\\(?!["']))+)""")
 _KEY = re.compile(
     r"\b(?:sk|rk|pk)[-_][A-Za-z0-9_-]{16,}"
     r"|\bantk_[\w-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
@@ -61,19 +59,22 @@ def _walk(value: Any, clean: Callable[[str], str]) -> Any:
     return value
 
 
-def _text(text: str, own: re.Pattern[str] | None) -> str:
-    if own is not None:
-        text = own.sub(REMOVED, text)
-    text = _NAMED.sub(rf"\1{REMOVED}", text)
+def _text(text: str, own: Sequence[str]) -> str:
+    for secret in own:
+        text = text.replace(secret, REMOVED)
+    text = _FIELD.sub(_field, text)
     return _IN_URL.sub(rf"\1{REMOVED}", _BEARER.sub(rf"\1{REMOVED}", _KEY.sub(REMOVED, text)))
 
 
-def _of_environment() -> re.Pattern[str] | None:
-    """A pattern of the secrets that this process has, with the parts of a list of keys. None without any."""
+def _field(found: re.Match[str]) -> str:
+    return found[1] + REMOVED if _NAME.fullmatch(found[2]) else found[0]
+
+
+def _of_environment() -> list[str]:
+    """The secrets that this process has, with the parts of a list of keys, the longest first."""
     values = [value for name, value in os.environ.items() if _VARIABLE.search(name)]
     parts = {part for value in values for part in [value, *re.split(r"[,;:\s]+", value)] if _is_random(part)}
-    longest_first = sorted(parts, key=lambda part: (-len(part), part))
-    return re.compile("|".join(map(re.escape, longest_first))) if parts else None
+    return sorted(parts, key=lambda part: (-len(part), part))
 
 
 def _is_random(text: str) -> bool:
