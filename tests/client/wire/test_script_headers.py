@@ -65,6 +65,7 @@ WRAPPERS = {
     "decide": suspension.decide,
     "notices/follow": notices.follow,
     "schedules/advance": schedules.advance,
+    "schedules/of_event": schedules.schedules_of_event,
     "schedules/write": schedules.write_schedule,
     "webhooks/release": webhooks.release_webhook,
     "webhooks/settle": webhooks.settle,

@@ -1,9 +1,9 @@
 -- The schedules of a tenant, '' without one, that an event of this name starts: those for the name, and those for a beginning
 -- of it and *. Paused ones are not among them. Those that an older release has removed or changed are forgotten.
 -- @args name tenant never    `never` is when a schedule is due that only events start
--- -> FOUND, ids...
+-- -> FOUND, ids
 -- @include
-local all, found = key_event_schedules(tenant), {'FOUND'}
+local all, found = key_event_schedules(tenant), {}
 
 local function add(pattern)
   for _, one in ipairs(redis.call('ZRANGEBYLEX', all, '[' .. pattern .. ' ', '(' .. pattern .. '!')) do
@@ -21,4 +21,4 @@ if redis.call('EXISTS', all) == 1 then
   add(name)
   for length = 0, #name do add(string.sub(name, 1, length) .. '*') end
 end
-return found
+return {'FOUND', found}
