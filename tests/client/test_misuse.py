@@ -23,8 +23,8 @@ pytestmark = pytest.mark.one_server
 
 COMMANDS = """
 submitt s hi                                   | Did you mean 'submit'?
-submit                                         | session, text. Run `antiphon submit --help`
-submit s                                       | text. Run `antiphon submit --help`
+submit                                         | session. Run `antiphon submit --help`
+submit s                                       | Give a text, or --continue without one. Run `antiphon submit --help`
 submit s hi there                              | Unrecognized arguments: there
 submit s hi --wat                              | Unrecognized arguments: --wat
 submit s hi --timeout -5                       | --timeout must be a positive number of seconds, not -5.0

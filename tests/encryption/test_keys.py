@@ -18,7 +18,6 @@ from antiphon.encryption.values import MARK
 from antiphon.errors import KeyMissing, SealBroken, SettingsError
 from antiphon.stores import SealedStore
 from antiphon_worker import webhooks
-from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
 
@@ -266,17 +265,6 @@ async def test_what_was_written_before_there_was_a_key_is_read_while_that_is_all
     assert texts == ["before", "You said: before", "after", "You said: after"]
     with Redis.from_url(redis_url) as redis:
         assert [MARK in one for one in redis.lrange("ant:history:s", 0, -1)] == [False, False, True, True]
-
-
-async def test_an_app_with_a_memory_does_not_run_with_keys(redis_url, monkeypatch, tmp_path):
-    from antiphon.memory import Memory, WordEmbeddings
-
-    monkeypatch.setenv(KEYS_VARIABLE, OLD)
-    memory = Memory(str(tmp_path), WordEmbeddings())
-    app = App(agents=[Agent(provider="scripted", model="any", name="a", memory=memory)])
-    with pytest.raises(SettingsError, match="Memory"):
-        async with running_worker(redis_url, app):
-            pass
 
 
 async def test_a_job_with_a_turn_in_the_clear_is_refused(redis_url, monkeypatch):

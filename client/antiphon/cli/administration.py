@@ -100,7 +100,10 @@ def tenants(argv: list[str]) -> int:
         limits = ["none" if most is None else most for most in msgspec.structs.astuple(one.limits)]
         return [one.tenant, one.in_flight, one.waiting, *limits]
 
-    head = "tenant, in flight, waiting, most in flight, most waiting, most per minute, most of a user, user per minute"
+    head = (
+        "tenant, in flight, waiting, most in flight, most waiting, most per minute, most of a user, user per minute, "
+        "stored bytes"
+    )
     return print_found(options, found, head, [row(one) for one in found], "No tenant has turns or limits.")
 
 

@@ -92,7 +92,7 @@ def test_a_keyword_of_another_call_says_which(name, where):
     [
         ("instructions", "Agent(system="), ("system_prompt", "Agent(system="), ("tool", "Agent(tools="),
         ("ttl", "agent.session"), ("key", "session.submit"), ("max_step", "did you mean max_steps="),
-        ("mcp_servers", "a tool for each"), ("output_type", "schema=…"),
+        ("mcp_servers", "Agent(mcp=[MCP.http(…)])"), ("output_type", "schema=…"),
         ("handoff", "did you mean handoffs="), ("guardrail", "did you mean guardrails="),
         ("temprature", "did you mean temperature="), ("max_token", "did you mean max_tokens="),
         ("api_base", "OPENAI_BASE_URL"),
