@@ -520,9 +520,11 @@ def _journalled(tool: FunctionTool) -> FunctionTool:
     async def invoke(context: ToolContext[Any], arguments: str) -> Any:
         run = _run.get()
         assert run is not None
-        return (
-            await run.turn.tool_call(context.tool_call_id, lambda _: tool.on_invoke_tool(context, arguments))
-        ).text
+
+        async def call(_: Any) -> Any:
+            return await tool.on_invoke_tool(context, arguments)
+
+        return (await run.turn.tool_call(context.tool_call_id, call)).text
 
     return dataclasses.replace(tool, on_invoke_tool=invoke)
 
