@@ -17,6 +17,14 @@ from antiphon.encryption.records import Sealer
 from antiphon.encryption.values import MARK
 from antiphon.errors import KeyMissing, SealBroken, SettingsError
 from antiphon.stores import SealedStore
+from antiphon.wire.records import (
+    CLAIMED,
+    CLAIMED_LISTS,
+    ClaimedTurn,
+    ReceivedEvent,
+    open_claimed,
+    place_of_event,
+)
 from antiphon_worker import webhooks
 
 pytestmark = pytest.mark.one_server
@@ -48,6 +56,22 @@ def test_what_is_sealed_opens_in_its_place_alone():
         seal.open("s", "input", value)
     with pytest.raises(SealBroken):
         seal.open("s", "input", value.replace(b"message", b"input"))
+
+
+@pytest.mark.parametrize("name", [*CLAIMED, *CLAIMED_LISTS, "received"])
+def test_a_worker_without_keys_notices_a_sealed_part_of_a_turn_wherever_it_is(name):
+    if name == "received":
+        event = "0:payment"
+        value = [ReceivedEvent("w", 1, event, Sealer(ring()).seal(place_of_event(event), "sent", b"{}"))]
+    else:
+        sealed = Sealer(ring()).seal("s", (CLAIMED | CLAIMED_LISTS)[name], b'{"text":"hello","type":"x"}')
+        value = sealed if name in CLAIMED else [sealed]
+    plain = dict.fromkeys(ClaimedTurn.__struct_fields__, b"") | {"session_id": "s", "stop": ""}
+    plain |= dict.fromkeys(CLAIMED_LISTS, ()) | {"received": ()}
+    with pytest.raises(KeyMissing):
+        open_claimed(Sealer(None), ClaimedTurn(**plain | {name: value}))
+    turn = ClaimedTurn(**plain)
+    assert open_claimed(Sealer(None), turn) is turn
 
 
 def test_a_value_that_was_changed_or_cut_anywhere_does_not_open():
