@@ -626,9 +626,19 @@ export interface Recording {
   system?: string | null;
   variables?: JsonObject;
   request?: JsonObject;
+  files?: StoredFile[];
   code?: string | null;
   error?: string | null;
   version?: number;
+}
+/** A stored file with its content. */
+export interface StoredFile {
+  id: string;
+  size: number;
+  media_type?: string | null;
+  name?: string | null;
+  by?: string | null;
+  data?: string;
 }
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
@@ -856,13 +866,14 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
-/** How many turns a tenant may have in one Redis. None is no limit. */
+/** How many turns and stored bytes a tenant may have in one Redis. None is no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
   waiting?: number | null;
   per_minute?: number | null;
   user_turns?: number | null;
   user_per_minute?: number | null;
+  stored_bytes?: number | null;
 }
 /** The limits of a tenant. One that is left out, or null, is the default again. */
 export interface SetLimits {
@@ -871,6 +882,7 @@ export interface SetLimits {
   per_minute?: number | null;
   user_turns?: number | null;
   user_per_minute?: number | null;
+  stored_bytes?: number | null;
 }
 /** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
 export interface AgentsQuery {
@@ -1060,7 +1072,7 @@ export interface EventFields {
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   handoff: { source: string; target: string; reason: string };
-  child_event: { child_id: string; call_id: string; agent: string; depth: number; event: JsonObject };
+  child_event: { child_id: string; call_id: string; agent: string; depth: number; parent_id: string; event: JsonObject };
   turn_finished: { response: Response | null; steered_into: string };
   turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };
