@@ -46,7 +46,7 @@ class SealedEmbeddings(Embeddings):
         >>> [len(vector) for vector in sealed.embed_documents(["one", "two"])]
         [512, 512]
         """
-        opened = [opened_text(text) for text in texts]
+        opened = [_given(text) for text in texts]
         vectors = self._embeddings.embed_documents([text for text, _ in opened])
         return [turned(vector, key) for vector, (_, key) in zip(vectors, opened, strict=True)]
 
@@ -56,7 +56,7 @@ class SealedEmbeddings(Embeddings):
         >>> await sealed.aembed_documents(["one"]) == sealed.embed_documents(["one"])
         True
         """
-        opened = [opened_text(text) for text in texts]
+        opened = [_given(text) for text in texts]
         vectors = await self._embeddings.aembed_documents([text for text, _ in opened])
         return [turned(vector, key) for vector, (_, key) in zip(vectors, opened, strict=True)]
 
@@ -66,7 +66,7 @@ class SealedEmbeddings(Embeddings):
         >>> len(sealed.embed_query("one"))
         512
         """
-        opened, key = opened_text(text)
+        opened, key = _given(text)
         return turned(self._embeddings.embed_query(opened), key)
 
     async def aembed_query(self, text: str) -> list[float]:
@@ -75,8 +75,13 @@ class SealedEmbeddings(Embeddings):
         >>> await sealed.aembed_query("one") == sealed.embed_query("one")
         True
         """
-        opened, key = opened_text(text)
+        opened, key = _given(text)
         return turned(await self._embeddings.aembed_query(opened), key)
+
+
+def _given(text: str) -> tuple[str, Key | None]:
+    """Return a text to embed, and its key. Without keys none is encrypted, whatever a user lets it begin with."""
+    return (text, None) if keyring_of_process() is None else opened_text(text)
 
 
 def scope_of(scope: str, key: Key) -> str:

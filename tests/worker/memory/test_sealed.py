@@ -193,3 +193,11 @@ async def test_documents_are_embedded_the_same_way_when_awaited(monkeypatch):
         == embeddings.embed_query(text)
         != WordEmbeddings().embed_query("green tea")
     )
+
+
+async def test_without_keys_a_text_that_only_looks_encrypted_is_embedded_as_it_is(monkeypatch):
+    monkeypatch.delenv(KEYS_VARIABLE, raising=False)
+    sealed, plain, text = SealedEmbeddings(WordEmbeddings()), WordEmbeddings(), f"{SIGN}what is this?"
+    assert sealed.embed_query(text) == plain.embed_query(text) == await sealed.aembed_query(text)
+    assert sealed.embed_documents([text]) == plain.embed_documents([text])
+    assert await sealed.aembed_documents([text]) == plain.embed_documents([text])
