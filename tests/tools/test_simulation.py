@@ -178,7 +178,6 @@ def test_every_promise_holds_whatever_happens_in_which_order(world, chunk):
 
 @pytest.mark.one_server
 @pytest.mark.nightly
-@pytest.mark.short
 @pytest.mark.timeout(600)
 def test_schedules_reach_every_answer_of_the_scripts_and_every_way_of_a_turn(world):
     """But those for which `coverage.UNREACHED` has a reason."""

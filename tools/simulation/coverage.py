@@ -12,6 +12,7 @@ CHART = ROOT / "docs" / "states.md"
 LIMIT = "no schedule is so long that it reaches this limit"
 NOBODY = "nobody asks for a turn that never was"
 NEIGHBOUR = "the clients of a schedule keep to the sessions of their own tenant"
+STORED = "no tenant has a limit of stored bytes; test_byte_stores.py"
 CLOSED = "no client of a schedule closes a session"
 UNREACHED: dict[str, str] = {
     "archiving/": "sessions leave Redis by the real clock; test_script_archiving.py moves theirs",
@@ -33,6 +34,13 @@ UNREACHED: dict[str, str] = {
     "files/add_chunk SESSION_CLOSED": CLOSED,
     "steer CONFLICT": "a journal is shorter than its holder knows only where Redis has lost it; test_script_steer.py",
     "files/add_chunk SUPERSEDED": "clients alone add files; test_script_files.py",
+    "files/place_file": "contents stay in Redis; test_byte_stores.py",
+    "files/places": "contents stay in Redis; test_byte_stores.py",
+    "files/read_chunk PLACED": "contents stay in Redis; test_byte_stores.py",
+    "schedules/of_event": "no event starts a turn; test_event_schedules.py",
+    "budgets/reserve SUPERSEDED": "workers learn of a lost turn first; test_script_budgets.py",
+    "files/add_chunk TENANT_LIMIT": STORED,
+    "editing/fork TENANT_LIMIT": STORED,
     "editing/edit FULL": LIMIT,
     "editing/fork FULL": LIMIT,
     "schedules/write FULL": LIMIT,

@@ -126,6 +126,7 @@ async def test_the_history_comes_as_long_as_the_turn_asked_for(cell, tail, expec
 async def test_a_claim_by_id_takes_that_turn_alone(cell):
     await cell.put("t1", "s1")
     await cell.put("t2", "s2")
+    await cell.redis.rpush("rq:queue:antiphon", "t2", "t2")  # RQ's tools may list a job more than once
     turn = await cell.take_one(only="t2", token="abc")
     assert turn.turn_id == "t2"
     assert await cell.queue() == ["t1"]

@@ -111,7 +111,7 @@ local function try(turn) -- @often
 end
 
 if only ~= '' then
-  redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 1, only)
+  redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 0, only)
   try(only)
   return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}
 end
