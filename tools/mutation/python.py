@@ -109,10 +109,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 class Mutation:
     """A pytest plugin: after the collection it runs tests on mutants instead of once."""
 
-    def __init__(self, statements: int, seed: int, modules: list[str]) -> None:
+    def __init__(self, statements: int, seed: int, modules: list[str], skip: int = 0) -> None:
         paths = [path for folder in modules for path in _modules(ROOT / folder)]
         everything = [mutant for path in paths for mutant in mutants_of(path, path.read_text())]
-        self._mutants = random.Random(seed).sample(everything, min(statements, len(everything)))
+        self._mutants = random.Random(seed).sample(everything, min(statements, len(everything)))[skip:]
         self._folder = Path(tempfile.mkdtemp(prefix="antiphon-mutation-"))
         self._files = {str(path) for path in paths}
         self.survivors = 0
@@ -217,10 +217,11 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=CORE, help="modules or folders (default: the core)")
     parser.add_argument("--statements", type=int, default=200, help="how many are changed (default 200)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="which ones")
+    parser.add_argument("--skip", type=int, default=0, help="how many of them a run before this has changed")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="the tests that may notice")
     options = parser.parse_args()
     print(f"--seed {options.seed} repeats this run.", flush=True)
-    mutation = Mutation(options.statements, options.seed, options.modules)
+    mutation = Mutation(options.statements, options.seed, options.modules, options.skip)
     flags = [
         "-n0",
         "-q",

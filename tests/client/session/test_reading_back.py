@@ -306,6 +306,20 @@ def test_a_stop_keeps_the_variables_that_the_tools_have_set_with_what_they_did(r
     turn.cancel(keep="partial")
     ended(turn, "turn_cancelled")
     assert session.variables == {"cat": "grey"}
+    *_, changed, cancelled = turn.stream()
+    assert (changed.type, cancelled.type) == ("variables_changed", "turn_cancelled")
+    assert changed.variables == {"cat": "grey"}
+
+
+def test_a_stop_keeps_each_text_once_in_the_step_that_said_it(runtime):
+    gate = Gate()
+    runtime.use(script(["Let me see. ", tool_call("pay", amount=3)], ["Done, ", gate]))
+    session = runtime.agent(tools=[pay]).session("s")
+    turn = session.submit("Pay 3.")
+    gate.wait()
+    turn.cancel(keep="partial")
+    ended(turn, "turn_cancelled")
+    assert [one.text for one in session.messages] == ["Pay 3.", "Let me see. ", "", "Done, "]
 
 
 def test_a_stop_button_stops_what_runs_and_nothing_behind_it(runtime):

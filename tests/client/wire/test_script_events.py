@@ -5,6 +5,7 @@ import json
 import pytest
 from support.cells import START_MS
 
+from antiphon.input.ids import TurnId
 from antiphon.model import OpenCall, Wait
 from antiphon.redis.sent_events import send_event
 from antiphon.wire.suspension import claimed_decisions
@@ -159,6 +160,14 @@ async def test_a_turn_that_was_cancelled_in_rq_receives_nothing(cell):
     await cell.redis.hset("rq:job:t1", "status", "canceled")
     assert await send(cell) == 0
     assert "event_received" not in await kinds(cell)
+
+
+async def test_a_turn_that_is_cancelled_before_a_worker_ends_it_receives_nothing(cell):
+    await cell.hold(await cell.started("t1"), paid())
+    assert await cell.cancel(TurnId("t1"), "enough", keep="partial") == "requested"
+    assert await send(cell) == 0
+    assert "event_received" not in await kinds(cell)
+    assert not await cell.redis.hexists("ant:turn:t1", "decision:1")
 
 
 async def test_a_damaged_turn_keeps_no_other_from_its_event(cell):

@@ -12,6 +12,7 @@ from support.stage import make_app
 
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
+from antiphon_worker.process.figures import CountingRunner
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.settings import Settings
@@ -198,6 +199,23 @@ async def test_a_keeper_that_ends_ends_the_turn_and_is_heard_of(redis_url, tmp_p
         monkeypatch.undo()
         assert [act.what for act in await cell.reap(holder="w")] == ["recovered"]
         ensemble.stage.open("g")
+        async with ensemble.worker():
+            await turn.result(60)
+
+
+async def test_an_error_of_the_run_itself_is_an_error_of_the_job(redis_url, tmp_path, monkeypatch):
+    async def fails(self, turn, lease):
+        raise RuntimeError("The run cannot go on.")
+
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        turn = await ensemble.submit("s", "go on")
+        app = make_app(ensemble.stage)
+        monkeypatch.setattr(CountingRunner, "run", fails)
+        with pytest.raises(RuntimeError, match="cannot go on"):
+            await run_one_turn(turn.id, Settings(), app, lambda: Cell(open_redis(redis_url)), "w")
+        monkeypatch.undo()
+        cell = ensemble.client.connections.cell_of_session("s")
+        assert [act.what for act in await cell.reap(holder="w")] == ["recovered"]
         async with ensemble.worker():
             await turn.result(60)
 

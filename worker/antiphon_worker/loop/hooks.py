@@ -133,8 +133,6 @@ class Hooks:
 
     async def ended(self, response: Response, sink: Sink, step: int) -> None:
         """Let the hooks see the answer of the turn. Raises ``TurnFailed`` if one blocks it."""
-        if not self.has(TurnEnd):
-            return
         moment = TurnEnd(
             self.context(), self._agent, response.text, response.output, response.tool_calls, response.usage
         )
