@@ -38,6 +38,11 @@ return [before, says()];
 """
 
 
+READ_ABOUT = """
+return performance.getEntriesByType("resource").map((one) => one.name).filter((one) => one.includes(arguments[0]))
+"""
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Any]:
     with open_browser(tmp_path_factory.mktemp("browser")) as driver:
@@ -682,7 +687,10 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
         operation.call("GET", f"/turns/{turn}/result?wait=20")
     page.open("#/overview")
     page.shows("#overview", "Failed in the last week", "provider_rejected")
+    assert page.run(READ_ABOUT, "agents") == []
+    page.find("#overview details summary").click()
     page.shows("#overview", "Agents", "Revision", "Feedback", "$0.0000")
+    assert {one.rpartition("/")[2] for one in page.run(READ_ABOUT, "agents")} == {"agents", "agents.js"}
     page.shows("#filters", "Failed 3")
     page.run("const one = document.querySelector('select[aria-label=Error]');"
              "one.value = 'provider_rejected'; one.dispatchEvent(new Event('change'))")  # fmt: skip

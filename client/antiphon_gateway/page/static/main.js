@@ -5,7 +5,7 @@ import { Composer } from "./composer.js";
 import { byId, h, notify, onSubmit, show } from "./showing/dom.js";
 import { Overview } from "./overview.js";
 import { SessionList } from "./sessions.js";
-import { SessionView } from "./session.js";
+import { OpenSession } from "./session.js";
 
 const LOOK_MS = 2500;
 const AFTER_CHANGE_MS = 150;
@@ -14,7 +14,7 @@ let timer = 0;
 let failures = 0;
 let looking = false;
 
-const session = new SessionView(() => lookAfter(AFTER_CHANGE_MS), (busy) => composer.offer(busy));
+const session = new OpenSession(() => lookAfter(AFTER_CHANGE_MS), (busy) => composer.offer(busy));
 const composer = new Composer(session);
 const sessions = new SessionList((row) => { session.describe(row); composer.update(); });
 const overview = new Overview();
@@ -64,7 +64,10 @@ async function look() {
   looking = true;
   try {
     const waiting = await sessions.refresh();
-    if (session.id === null) await overview.refresh(waiting, sessions.counts());
+    if (session.id === null) {
+      await overview.refresh(waiting, sessions.counts());
+      session.read().catch(() => {}); // so that the first session opens at once
+    }
     const names = sessions.agents();
     if (byId("agents").children.length !== names.length) byId("agents").replaceChildren(...names.map((name) => h("option", { value: name })));
     failures = 0;

@@ -1,25 +1,26 @@
 /** What an operator looks at first: what is suspended, what has failed, the queues and the workers. */
 
-import { get, path, post } from "./reading/api.js";
+import { allowed, path, post } from "./reading/api.js";
 import { FailedPanel } from "./failed.js";
-import { arrange, buttonFor, byId, h, notify, panel, say, show } from "./showing/dom.js";
+import { arrange, buttonFor, byId, h, notify, onDemand, panel, say, show } from "./showing/dom.js";
 import { ago, count, duration, many, short } from "./showing/format.js";
+import { Table } from "./showing/table.js";
 import { TurnRow } from "./showing/turn_row.js";
 
-const AGENTS_MS = 10_000; // between two looks at the agents, for which the gateway reads all unfinished turns
+// Panels that are closed at first: the title, and a module of panels/ that exports a class `Panel`, which has a `node` and `read()`.
+// `read()` is called when the panel opens and at each look while it is open; it returns null if this key may not see it.
+const FOLDED = [["Agents", () => import("./panels/agents.js")]];
 
 /** `counts` of the list of sessions; `refresh` reads what this shows. */
 export class Overview {
-  #looked = 0;
-
   constructor() {
     this.tiles = h("div", { id: "tiles" });
     this.waiting = panel("Suspended turns", "No turn is suspended.");
     this.failed = new FailedPanel();
     this.queues = new Table("queues", "Queues", "There are no queues yet.", (one) => one.name, queueCells);
     this.workers = new Table("workers", "Workers", "No worker is alive: turns wait until one starts.", (one) => one.name, workerCells);
-    this.agents = new Table("agents", "Agents", "No worker has agents of its own.", (one) => `${one.agent}@${one.revision}`, agentCells);
-    byId("overview").append(h("h1", {}, "Overview"), this.tiles, ...[this.waiting, this.failed, this.queues, this.workers, this.agents].map((one) => one.node));
+    this.folded = FOLDED.map(([title, read]) => new Folded(title, read));
+    byId("overview").append(h("h1", {}, "Overview"), this.tiles, ...[this.waiting, this.failed, this.queues, this.workers, ...this.folded].map((one) => one.node));
   }
 
   /** Read everything that this key may see. `waiting` and `counts` are known already. Throws `AntiphonError`. */
@@ -29,9 +30,7 @@ export class Overview {
     this.waiting.update(waiting, (turn) => turn.turn_id, () => new Waiting());
     show(this.failed.node, failed !== null);
     if (failed) this.failed.update(failed.turns);
-    if (Date.now() - this.#looked < AGENTS_MS) return;
-    await this.agents.read();
-    this.#looked = Date.now();
+    await Promise.all(this.folded.map((one) => one.refresh()));
   }
 
   #drawTiles(counts, queues, workers) {
@@ -48,17 +47,21 @@ export class Overview {
   }
 }
 
-const refused = new Set();
+/** A panel that is closed at first, and is read while it is open. */
+class Folded {
+  constructor(title, read) {
+    this.node = h("details", { class: "panel" }, h("summary", {}, title));
+    this.made = onDemand(async () => {
+      const { Panel } = await read();
+      const made = new Panel();
+      this.node.append(made.node);
+      return made;
+    });
+    this.node.addEventListener("toggle", () => this.refresh().catch((problem) => notify(problem.message)));
+  }
 
-/** What a path answers; null if this key may not see it. It is not asked for again. */
-async function allowed(where, query) {
-  if (refused.has(where)) return null;
-  try {
-    return await get(where, query);
-  } catch (problem) {
-    if (problem.status !== 403 && problem.status !== 404) throw problem;
-    refused.add(where);
-    return null;
+  async refresh() {
+    if (this.node.open) show(this.node, (await (await this.made()).read()) !== null);
   }
 }
 
@@ -75,43 +78,6 @@ class Tile {
     say(this.name, name);
     say(this.more, more ?? "");
     this.node.dataset.state = number ? state : "";
-  }
-}
-
-/** What the gateway lists at `/name`, as a table. `cellsOf(item)` has the text of each cell by its heading. */
-class Table {
-  constructor(name, title, nothing, keyOf, cellsOf) {
-    Object.assign(this, { name, keyOf, cellsOf });
-    this.head = h("tr", {});
-    const body = h("tbody", {});
-    const whole = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": title, hidden: true }, h("table", {}, h("thead", {}, this.head), body));
-    this.panel = panel(title, nothing, body, whole);
-    this.node = this.panel.node;
-  }
-
-  /** Read and show it. Returns null if this key may not see it. */
-  async read() {
-    const answer = await allowed(`/${this.name}`);
-    show(this.node, answer !== null);
-    if (answer === null) return null;
-    const items = answer[this.name];
-    if (items.length && !this.head.firstChild) this.head.append(...Object.keys(this.cellsOf(items[0])).map((name) => h("th", { scope: "col" }, name)));
-    this.panel.update(items, this.keyOf, () => new TableRow(this.cellsOf));
-    return items;
-  }
-}
-
-class TableRow {
-  constructor(cellsOf) {
-    this.cellsOf = cellsOf;
-    this.node = h("tr", {});
-  }
-
-  update(item) {
-    Object.values(this.cellsOf(item)).forEach((text, place) => {
-      const cell = this.node.children[place] ?? this.node.appendChild(place ? h("td", {}) : h("th", { scope: "row" }));
-      say(cell, text);
-    });
   }
 }
 
@@ -134,25 +100,6 @@ const workerCells = (one) => ({
   Started: one.since ? ago(one.since) : "–",
   Heard: one.heard ? ago(one.heard) : "–",
 });
-
-const agentCells = (one) => {
-  const { finished = 0, failed = 0, cancelled = 0, tool_calls = 0, tool_errors = 0, tokens = 0, cost = 0, seconds = 0, rated = 0, scores = 0 } = one.figures;
-  const ended = finished + failed + cancelled;
-  return {
-    Agent: one.agent,
-    Revision: one.label ? `${one.revision} (${one.label})` : one.revision,
-    Share: typeof one.share === "number" ? `${+(one.share * 100).toFixed(4)} %` : "–",
-    Workers: count(one.workers.length),
-    Running: count(one.running),
-    Ended: count(ended),
-    Failed: count(failed),
-    "Tool errors": tool_calls ? `${count(tool_errors)} of ${count(tool_calls)}` : "–",
-    Tokens: count(tokens),
-    Cost: `$${cost.toFixed(4)}`,
-    Seconds: ended ? (seconds / ended).toFixed(2) : "–",
-    Feedback: rated ? `${(scores / rated).toFixed(2)} (${count(rated)})` : "–",
-  };
-};
 
 class Waiting {
   constructor() {

@@ -25,6 +25,20 @@ export const path = (texts, ...values) => texts.reduce((before, text, index) => 
 /** The JSON of a path. Throws an `AntiphonError`. */
 export const get = (where, query) => http.json("GET", where, { query, once: true });
 
+const refused = new Set();
+
+/** What a path answers; null if this key may not see it. It is not asked for again. */
+export async function allowed(where, query) {
+  if (refused.has(where)) return null;
+  try {
+    return await get(where, query);
+  } catch (problem) {
+    if (problem.status !== 403 && problem.status !== 404) throw problem;
+    refused.add(where);
+    return null;
+  }
+}
+
 /** POST a body. A `name` makes it harmless to send it twice. */
 export const post = (where, body = {}, name = undefined) =>
   http.json("POST", where, { body, once: true, headers: name ? { "idempotency-key": name } : {} });

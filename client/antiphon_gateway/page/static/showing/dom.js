@@ -138,3 +138,22 @@ export function confirmed(title, text, yes) {
     dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
   });
 }
+
+/**
+ * What a panel needs is read when it opens: `read` imports a module of panels/, once; where it failed, the next call tries again.
+ * Each module of panels/ has a line with its bound in tests/gateway/test_live.py.
+ */
+export function onDemand(read) {
+  let found = null;
+  return () => (found ??= read().catch((problem) => { found = null; throw problem; }));
+}
+
+/** Read the styles of a panel, before it is shown. */
+export function styled(url) {
+  const link = h("link", { rel: "stylesheet", href: url });
+  return new Promise((resolve, reject) => {
+    link.addEventListener("load", resolve);
+    link.addEventListener("error", () => { link.remove(); reject(new Error("The styles of a panel could not be read.")); });
+    document.head.append(link);
+  });
+}

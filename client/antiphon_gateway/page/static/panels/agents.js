@@ -1,0 +1,37 @@
+/** The agents of the workers with their revisions, and the figures of each. */
+
+import { count } from "../showing/format.js";
+import { Table } from "../showing/table.js";
+
+const AGAIN_MS = 10_000; // between two looks, for which the gateway reads all unfinished turns
+
+export class Panel {
+  #read = 0;
+  #table = new Table("agents", "Agents", "No worker has agents of its own.", (one) => `${one.agent}@${one.revision}`, cells);
+  node = this.#table.node;
+
+  async read() {
+    if (Date.now() - this.#read < AGAIN_MS) return undefined;
+    this.#read = Date.now();
+    return this.#table.read();
+  }
+}
+
+const cells = (one) => {
+  const { finished = 0, failed = 0, cancelled = 0, tool_calls = 0, tool_errors = 0, tokens = 0, cost = 0, seconds = 0, rated = 0, scores = 0 } = one.figures;
+  const ended = finished + failed + cancelled;
+  return {
+    Agent: one.agent,
+    Revision: one.label ? `${one.revision} (${one.label})` : one.revision,
+    Share: typeof one.share === "number" ? `${+(one.share * 100).toFixed(4)} %` : "–",
+    Workers: count(one.workers.length),
+    Running: count(one.running),
+    Ended: count(ended),
+    Failed: count(failed),
+    "Tool errors": tool_calls ? `${count(tool_errors)} of ${count(tool_calls)}` : "–",
+    Tokens: count(tokens),
+    Cost: `$${cost.toFixed(4)}`,
+    Seconds: ended ? (seconds / ended).toFixed(2) : "–",
+    Feedback: rated ? `${(scores / rated).toFixed(2)} (${count(rated)})` : "–",
+  };
+};
