@@ -5,7 +5,10 @@ import logging
 import random
 from itertools import count
 
+import httpx2
 import pytest
+from mcp_types import BlobResourceContents, CallToolResult, EmbeddedResource
+from mcp_types import Tool as Listed
 from redis import Redis
 from support.here import running_worker
 from support.leaks import dumped
@@ -14,12 +17,14 @@ from support.mcp_servers import Desk, digest
 from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.errors import ToolRaised
-from antiphon.mcp import Requester
+from antiphon.mcp import MCP, Requester
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.mcp import servers
+from antiphon_worker.mcp.credentials import MASK, Credentials
+from antiphon_worker.mcp.http import _OfOneUser
 from antiphon_worker.mcp.servers import close_servers, server
-from antiphon_worker.mcp.tools import content_of
+from antiphon_worker.mcp.tools import content_of, usable_tools
 
 pytestmark = pytest.mark.one_server
 
@@ -115,6 +120,64 @@ async def test_credentials_reach_neither_redis_nor_logs_nor_events(redis_url, ca
     assert all(TOKEN not in str(event) for event in events)
     assert stored
     assert all(TOKEN.encode() not in key + str(value).encode() for key, value in stored.items())
+
+
+def desk_with(*headers):
+    """A declared server, and the credentials of a user who has sent these headers, one set after the other."""
+    credentials = Credentials()
+    for one in headers:
+        credentials.replace(one)
+    return MCP.http("https://desk.example/mcp", name="desk"), credentials
+
+
+def test_each_of_several_headers_is_removed_from_what_the_server_says():
+    """Also those of a call that others have followed."""
+    sets = [{f"X-{part}": f"{part}-secret-{n}" for part in "abcdef"} for n in range(3)]
+    _, credentials = desk_with(*sets)
+    secrets = [secret for one in sets for secret in one.values()]
+    assert credentials.out_of(" ".join(secrets)) == " ".join([MASK] * len(secrets))
+
+
+def test_credentials_that_the_server_repeats_in_its_list_reach_no_model():
+    desk, credentials = desk_with({"X-Key": 'quo"ted-key'})
+    schema = {"type": "object", "properties": {"a": {"description": 'Not quo"ted-key.', "type": "string"}}}
+    listed = [
+        Listed(name="add", description='Uses quo"ted-key.', input_schema=schema),
+        Listed(name='quo"ted-key', input_schema=schema),
+    ]
+    [tool] = usable_tools(desk, listed, credentials)
+    assert tool.description == f"Uses {MASK}."
+    assert tool.parameters["properties"]["a"]["description"] == f"Not {MASK}."
+
+
+def test_credentials_that_the_server_repeats_beside_texts_reach_no_model():
+    _, credentials = desk_with({"X-Key": 'quo"ted-key'})
+    structured = CallToolResult(content=[], structured_content={"key": ['quo"ted-key']})
+    assert content_of(structured, credentials) == f'{{"key":["{MASK}"]}}'
+    blob = BlobResourceContents(uri='file:///quo"ted-key', blob="AAAA", mime_type="text/plain")
+    [file] = content_of(
+        CallToolResult(content=[EmbeddedResource(type="resource", resource=blob)]), credentials
+    )
+    assert file.name == MASK
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://desk.example:444/mcp", "http://desk.example/mcp", "https://elsewhere.example/mcp"],
+    ids=["port", "scheme", "host"],
+)
+async def test_credentials_are_sent_to_no_other_origin(url):
+    desk, credentials = desk_with({"X-Key": TOKEN})
+    sent = []
+
+    async def answer(request):
+        sent.append(request.headers.get("X-Key"))
+        return httpx2.Response(200)
+
+    transport = _OfOneUser(desk, httpx2.MockTransport(answer), credentials)
+    for address in (desk.url, url):
+        await transport.handle_async_request(httpx2.Request("POST", address))
+    assert sent == [TOKEN, None]
 
 
 def fails(requester):

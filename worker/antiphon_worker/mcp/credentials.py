@@ -29,21 +29,34 @@ class Credentials:
 
     def __init__(self) -> None:
         self.headers: Mapping[str, str] = {}
-        self._secrets: deque[str] = deque(maxlen=REMEMBERED)
+        self._sent: deque[frozenset[str]] = deque(maxlen=REMEMBERED)
 
     def replace(self, headers: Mapping[str, str]) -> None:
         """Send these headers from now on."""
         self.headers = headers
-        for value in headers.values():
-            for secret in (value, value.rpartition(" ")[2]):
-                if len(secret) >= SHORTEST and secret not in self._secrets:
-                    self._secrets.append(secret)
+        parts = {part for value in headers.values() for part in (value, value.rpartition(" ")[2])}
+        secrets = frozenset({part for part in parts if len(part) >= SHORTEST})
+        if secrets not in self._sent:
+            self._sent.append(secrets)
 
     def out_of(self, text: str) -> str:
         """Return a text of the server without the credentials that it repeats."""
-        for secret in sorted(self._secrets, key=len, reverse=True):
+        for secret in sorted(frozenset[str]().union(*self._sent), key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
+
+    def out_of_json(self, value: Any) -> Any:
+        """Return a JSON value of the server without the credentials that its texts and names repeat."""
+        if isinstance(value, str):
+            return self.out_of(value)
+        if isinstance(value, list):
+            return [self.out_of_json(one) for one in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            return {
+                self.out_of(name): self.out_of_json(one)
+                for name, one in cast("dict[str, Any]", value).items()
+            }
+        return value
 
 
 async def headers_for(server: MCP, requester: Requester) -> Mapping[str, str]:

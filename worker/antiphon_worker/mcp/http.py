@@ -63,14 +63,14 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
 
     def __init__(self, server: MCP, pool: httpx2.AsyncBaseTransport, credentials: Credentials) -> None:
         self._server, self._pool, self._credentials = server, pool, credentials
-        self._host = httpx2.URL(server.url).host
+        self._origin = _origin(httpx2.URL(server.url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and "last-event-id" not in request.headers:
             return httpx2.Response(405, request=request)  # a stream of what no call has asked for
         if request.method == "DELETE":
             request.extensions["timeout"] = httpx2.Timeout(LEAVE_SECONDS).as_dict()
-        if request.url.host == self._host:
+        if _origin(request.url) == self._origin:  # and not where it may redirect to
             request.headers.update({**self._server.headers, **self._credentials.headers})
         try:
             response = await self._pool.handle_async_request(request)
@@ -85,6 +85,10 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Leave the pool open for others."""
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 class _Bounded(httpx2.AsyncByteStream):

@@ -90,7 +90,9 @@ def usable_tools(server: MCP, listed: Sequence[Listed], credentials: Credentials
 
 
 def _tool(server: MCP, listed: Listed, credentials: Credentials) -> RemoteTool:
-    schema = {"type": "object", **listed.input_schema}
+    if credentials.out_of(listed.name) != listed.name:
+        raise ValueError("its name repeats credentials")
+    schema = credentials.out_of_json({"type": "object", **listed.input_schema})
     description = credentials.out_of(listed.description or listed.title or "")
     size = len(msgspec.json.encode([listed.name, description, schema]))
     check_size("mcp_tool_bytes", size, "A tool of an MCP server in bytes")
@@ -120,11 +122,13 @@ def content_of(result: CallToolResult, credentials: Credentials) -> str | list[T
     for part in parts:
         if isinstance(part, Text):
             part.text = credentials.out_of(part.text)
+        elif isinstance(part, File) and part.name:
+            part.name = credentials.out_of(part.name)
     if result.is_error:
         texts = [part.text for part in parts if isinstance(part, Text)]
         raise ToolRaised("\n".join(texts) or "The tool failed without a message.")
     if not parts and result.structured_content is not None:
-        return credentials.out_of(msgspec.json.encode(result.structured_content).decode())
+        return msgspec.json.encode(credentials.out_of_json(result.structured_content)).decode()
     if all(isinstance(part, Text) for part in parts):
         return "\n".join(cast("Text", part).text for part in parts)
     return parts

@@ -27,8 +27,8 @@ async def offer_tools(
 ) -> None:  # fmt: skip
     """Add the tools of these servers to those that the model may call.
 
-    A server that cannot be used adds none, and the model is told. Calls that the journal has, and whose tools are
-    not listed now, get an error result. Raises ``InvalidTool`` if another tool has a name of a server.
+    A server that cannot be used adds none, and a note names it for the model. Calls that the journal has, and whose
+    tools are not listed now, get an error result. Raises ``InvalidTool`` if another tool has a name of a server.
     """
     names = {one.name for one in servers}
     others = [one.name for one in (*inp.tools, *inp.caller_tools)]
@@ -88,8 +88,8 @@ class _User:
 async def _called(
     connection: Connection, tool: RemoteTool, arguments: Arguments, context: Context, answers: Answers
 ) -> CallToolResult | InputRequiredResult:
-    async def told(progress: float, total: float | None, message: str | None) -> None:
+    async def report(progress: float, total: float | None, message: str | None) -> None:
         fraction = min(max(progress / total, 0.0), 1.0) if total else None
         context.progress(connection.credentials.out_of(message or ""), fraction)
 
-    return await connection.call(tool.remote, arguments, told, answers)
+    return await connection.call(tool.remote, arguments, report, answers)
