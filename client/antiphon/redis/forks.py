@@ -33,11 +33,11 @@ async def fork_in_redis(
     event = SessionForked(fork_id=fork.id)
     event.session_id = session_id
     body = encode(event)
-    if here is not there or here.seal.on or await places_of(here, session_id):
-        part = await _copy(here, there, session_id, fork, at)
-        await _note(here, session_id, fork.id, part, body)
-        return
     for _ in range(TRIES):
+        if here is not there or here.seal.on or await places_of(here, session_id):
+            part = await _copy(here, there, session_id, fork, at)
+            await _note(here, session_id, fork.id, part, body)
+            return
         part = _part(await found_in(here, session_id, *(LAST if at is None else WHOLE)), at)
         branch = encode({fork.id: part.at})[1:-1]
         if await fork_session(

@@ -81,7 +81,7 @@ _TENANT_LIMITS = {
 
 
 STORED_AGAIN_SECONDS = 60.0
-"""When a caller may store a file again whose tenant has no room: nobody knows when files are removed."""
+"""When a caller may store a file again whose tenant has no room: files may be removed at any time."""
 
 
 class JournalConflict(CorruptRecord):

@@ -70,7 +70,7 @@ async def keep_figures(
     """Keep what a worker process has counted since its start, as a whole: repeating it changes nothing.
 
     Returns False where its figures that are ``known`` to Redis were added up with those of other processes: it counts
-    anew from there. Without a ``worker``, ``found`` are those of one turn. Raises ``StoreError``.
+    from zero again. Without a ``worker``, ``found`` are those of one turn. Raises ``StoreError``.
     """
     match await cell.run(
         "count", figures_id(*revision), worker, encode(found), "1" if known else "", LASTS_MS

@@ -27,13 +27,14 @@ from antiphon.errors import (
     TenantLimit,
 )
 from antiphon.input.limits import LIMITS
-from antiphon.model import Image, Text
+from antiphon.model import Image, Message, Text
+from antiphon.redis import forks
 from antiphon.stores import SQLiteStore
 from antiphon.testing import script, tool_call
 from antiphon.tools import tool
 from antiphon.wire.editing import delete_session
 from antiphon.wire.files import add_file, drop_files, list_files, read_file
-from antiphon.wire.placed import clear, name_of, sweep
+from antiphon.wire.placed import clear, name_of, places_of, sweep
 from antiphon_worker import App, archive, eraser
 
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:byte_root")]
@@ -423,6 +424,23 @@ async def test_a_tenant_stores_no_more_bytes_than_its_limit(kind, cell, redis_ur
             await client.session("four", tenant="acme").add_file(DATA)
 
 
+async def test_a_fork_has_the_file_that_is_stored_while_it_begins(store, cell, redis_url, monkeypatch):
+    looked = []
+
+    async def places(cell, session):
+        found = await places_of(cell, session)
+        if not looked:
+            looked.append(await add_file(cell, session, DATA))  # a moment later
+        return found
+
+    monkeypatch.setattr(forks, "places_of", places)
+    async with AsyncClient(redis_url) as client:
+        await client.session("s").add_message(Message.user("Hi"))
+        await client.session("s").fork("copy")
+    [entry] = looked
+    assert (await read_file(cell, "copy", entry.id)).data == DATA
+
+
 async def test_a_fork_counts_for_its_tenant(cell, redis_url):
     async with AsyncClient(redis_url) as client:
         await client.set_tenant_limits("acme", stored_bytes=650_000)
@@ -433,3 +451,12 @@ async def test_a_fork_counts_for_its_tenant(cell, redis_url):
             await session.fork("another")
         assert await cell.redis.hget("ant:stored:acme", "") == b"600000"
         await client.set_tenant_limits("acme")
+
+
+async def test_a_session_whose_list_of_files_is_damaged_can_be_deleted(store, cell, redis_url):
+    async with AsyncClient(redis_url) as client:
+        session = client.session("s")
+        await session.add_file(DATA)
+        await cell.redis.set("ant:media:s", "damaged")
+        await session.delete()
+    assert await cell.redis.exists("ant:media:s") == 0

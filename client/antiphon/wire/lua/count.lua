@@ -1,6 +1,6 @@
 -- Keep the figures of a revision's turns that a worker process has counted since its start, in place of its earlier ones.
 -- Of more than MOST processes, those that wrote longest ago are added up in the field `past`. A process that has written
--- before says so with `known`, and counts anew where its figures were added up. Without a `worker`, `found` are those of
+-- before sets `known`, and starts again from zero where its figures were added up. Without a `worker`, `found` are those of
 -- a single turn, and are added up at once.
 -- @args figures worker found known lasts_ms
 -- -> COUNTED

@@ -1,6 +1,6 @@
 -- Publish events of a child turn in the stream of the turn that waits for it. The record of that turn has in
--- `child:<child>` up to which seq of the child's session they were published, or 'over'. Whoever has read the events
--- may bring them: what does not follow `after` directly is refused, so each is published once and in order.
+-- `child:<child>` up to which seq of the child's session they were published, or 'over'. Any process that has read the
+-- events may bring them: what does not follow `after` directly is refused, so each is published once and in order.
 -- With `over` they end the child's run. Of turns below that were suspended, have continued or ended, `asks:<turn>` gets
 -- the pending calls: "<run of the turn that waits>/<child>/<turn above>/<'over' at its end> <JSON>".
 -- @args turn run child after upto over count rest...    of `count` turns: id, the value of `asks`; then event bodies

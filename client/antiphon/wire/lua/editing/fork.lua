@@ -3,7 +3,7 @@
 -- and the hash `digest`. With an empty `ttl_ms` the copy is kept as long as the source.
 -- @args session fork op ttl_ms session_limit keep at digest body branch names...    of the fields to copy
 -- -> OK                    (also for a repetition)
--- -> CONFLICT              the history is not what the caller has read
+-- -> CONFLICT              the history is not what the caller has read, or the session has files in a byte store by now
 -- -> SESSION_EXISTS
 -- -> FULL, limit           Redis has as many as this limit allows
 -- -> TENANT_LIMIT, stored_bytes, how many     the tenant's files have as many bytes as it may have
@@ -14,7 +14,8 @@ if redis.call('EXISTS', target) == 1 and not is_over(fork) then return {'SESSION
 if redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end
 local history, size = key_history(session), tonumber(keep)
 if size > 0 and redis.sha1hex(redis.call('LINDEX', history, size - 1) or '') ~= digest then return {'CONFLICT'} end
-local _, bytes = files_of(session)
+local files, bytes = files_of(session)
+if files > 0 and #places_of(session) > 0 then return {'CONFLICT'} end
 local most = bytes > 0 and stored_limit(redis.call('HGET', key_session(session), 'tenant'), bytes)
 if most then return {'TENANT_LIMIT', 'stored_bytes', most} end
 local now = now_ms()

@@ -1,5 +1,5 @@
 -- Note a file whose content is in a byte store. With an empty `entry`, before it is put there: the file counts from then on, and
--- its place is named, so that whoever removes contents without a file spares it. With its entry afterwards, which completes it.
+-- its place is named, so that a process that removes contents without a file spares it. With its entry afterwards, which completes it.
 -- The same content that is put twice has one place. `root` begins the places of this cell: that of the first call is kept.
 -- `place` ends the place of this call, and is the whole of it with an entry. An empty `ttl_ms` changes nothing.
 -- @args session op file size entry place root tenant ttl_ms session_limit files_limit bytes_limit fence

@@ -74,8 +74,8 @@ end
 -- Where the contents of a session's files are that are in a byte store, and of those that are on their way to it. The value of
 -- such a file begins with its size, '@' and the place.
 local function places_of(session)
-  local places = {}
-  for _, name in ipairs(redis.call('HKEYS', key_media(session))) do
+  local names, places = redis.pcall('HKEYS', key_media(session)), {}
+  for _, name in ipairs(names.err and {} or names) do
     if not string.find(name, ':', 1, true) then
       places[#places + 1] = string.match(redis.call('HGET', key_media(session), name), '^%d+@(%S+)')
     end
