@@ -9,7 +9,7 @@ from antiphon.cli.arguments import add_redis, command_parser, read_client
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnNotFound
 from antiphon.events import ChildEvent, Event, Handoff, ToolCallEvent
-from antiphon.input.ids import session_id
+from antiphon.input.ids import TurnId, session_id
 from antiphon.redis.turn_records import turn_info
 from antiphon.wire.lists.inspection import turn_log
 
@@ -40,7 +40,11 @@ def graph(argv: list[str]) -> int:
 async def _drawn(client: AsyncClient, session: str) -> list[str]:
     lines, before = ["flowchart TD"], ""
     cell = client.connections.cell_of_session(session_id(session))
-    newest = [turn.id async for turn in client.turns(session)][:MOST_TURNS]
+    newest: list[TurnId] = []
+    async for turn in client.turns(session):
+        newest.append(turn.id)
+        if len(newest) == MOST_TURNS:
+            break
     for number, turn in enumerate(reversed(newest), start=1):
         try:
             record = await cell.turn(turn)

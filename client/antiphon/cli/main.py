@@ -64,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         " ".join(["antiphon", *arguments[:1]]) if arguments[:1] and arguments[0][:1] != "-" else "antiphon"
     )
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()
+        try:
+            code = _dispatch(arguments)
+        finally:  # also after --help, which exits
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -60,9 +60,9 @@ def test_an_edit_that_is_interrupted_before_it_began_leaves_its_question(runtime
     edit = session.edit(ids(session)[0], "one")
     running.cancel()
     last = session.submit("3", if_busy="interrupt")
-    second.go.set()
     with pytest.raises(TurnCancelled):
         edit.result(20)
+    second.go.set()
     last.result(20)
     assert [(one.text, one.interrupted) for one in session.messages][:2] == [("one", True), ("3", False)]
     assert len(session.messages) == 3

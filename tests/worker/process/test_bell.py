@@ -54,18 +54,24 @@ async def test_a_worker_with_turns_under_way_claims_when_it_comes_to_it(client, 
         await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind the bell")
 
 
-async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis, monkeypatch):
-    monkeypatch.setattr(consumer, "BELL_SECONDS", 100)  # longer than this test waits for anything
-    claim, asking = Cell.claim, []
+@pytest.fixture
+def asking(monkeypatch):
+    """The names of workers whose claims have no answer yet. A claim waits longer than these tests wait for anything."""
+    monkeypatch.setattr(consumer, "BELL_SECONDS", 100)
+    claim, found = Cell.claim, []
 
     async def asked(cell, name, *args, **options):
-        asking.append(name)
+        found.append(name)
         try:
             return await claim(cell, name, *args, **options)
         finally:
-            asking.remove(name)
+            found.remove(name)
 
     monkeypatch.setattr(Cell, "claim", asked)
+    return found
+
+
+async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis, asking):
     async with AsyncClient(redis_url) as client:
         async with running_worker(redis_url, lease=400) as worker:
             await (await client.submit("s", "one", agent=AGENT)).result(60)
@@ -81,15 +87,17 @@ async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis
 
 
 async def test_a_worker_that_stops_starts_what_it_has_claimed_though_it_cannot_ring(
-    redis_url, redis, monkeypatch
+    redis_url, redis, monkeypatch, asking
 ):
     async def ring(cell, name):
         raise StoreUnavailable("Redis is gone.")
 
     async with AsyncClient(redis_url) as client:
-        async with running_worker(redis_url) as worker:
+        async with running_worker(redis_url, lease=400) as worker:
             await (await client.submit("s", "one", agent=AGENT)).result(60)
-            await wait_until_async(lambda: is_waiting(redis), 5, "it waits")
+            await wait_until_async(
+                lambda: worker.name in asking and is_waiting(redis), 5, "a claim stands behind a bell"
+            )
             monkeypatch.setattr(Cell, "ring", ring)
             worker.drain()
             turn = await client.submit("s", "two", agent=AGENT)  # its bell ends the wait
