@@ -61,7 +61,7 @@ WORKER_ORDER = [
 GATEWAY_ORDER = [
     "serve api",
     "app",
-    "interface frontends openai page",
+    "interface frontends openai mcp page",
     "http",
     "settings turn_stream",
     "access observing",
@@ -97,8 +97,8 @@ OWNERS = {
         "antiphon_worker.memory.*",
     ],
     "numpy": ["antiphon.memory.faiss_store", "antiphon.memory.sealed"],
-    "mcp": ["antiphon_worker.mcp.*"],
-    "mcp_types": ["antiphon_worker.mcp.*"],
+    "mcp": ["antiphon_worker.mcp.*", "antiphon_gateway.mcp.*"],
+    "mcp_types": ["antiphon_worker.mcp.*", "antiphon_gateway.mcp.*"],
     "anyio": ["antiphon_worker.mcp.stdio"],
     "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents"],
     "anthropic": [

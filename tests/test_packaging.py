@@ -21,7 +21,13 @@ from support.source_tree import ROOT, WHEELS, modules, packages
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = re.compile(r'^import .*"(\..+)";$|\bimport\("(\..+)"\)', re.MULTILINE)
 # Modules that need an extra of their own.
-OTHERS = ("antiphon_gateway.frontends.ag_ui", "antiphon_gateway.observing.", "antiphon_worker.observing.")
+OTHERS = (
+    "antiphon_gateway.frontends.ag_ui",
+    "antiphon_gateway.mcp.server",
+    "antiphon_gateway.mcp.tasks",
+    "antiphon_gateway.observing.",
+    "antiphon_worker.observing.",
+)
 
 
 def all_of(package: str) -> list[str]:

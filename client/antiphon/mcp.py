@@ -208,11 +208,20 @@ def tool_name(server: str, tool: str) -> str:
     >>> tool_name("github", "search/code")
     'github__search_code_81e84c'
     """
-    most = LONGEST_TOOL_NAME - len(server) - len(BETWEEN)
-    usable = _UNUSABLE.sub("_", tool)
-    if usable != tool or not 0 < len(tool) <= most:
-        usable = f"{usable[: most - 7]}_{hashlib.sha256(tool.encode(errors='replace')).hexdigest()[:6]}"
-    return f"{server}{BETWEEN}{usable}"
+    beginning = f"{server}{BETWEEN}"
+    return beginning + usable_name(tool, LONGEST_TOOL_NAME - len(beginning))
+
+
+def usable_name(name: str, most: int) -> str:
+    """Return a name of up to ``most`` letters, digits, ``_`` and ``-``. Other names are changed, and end with a hash.
+
+    >>> usable_name("search", 40), usable_name("search/code", 40)
+    ('search', 'search_code_81e84c')
+    """
+    usable = _UNUSABLE.sub("_", name)
+    if usable == name and 0 < len(name) <= most:
+        return name
+    return f"{usable[: most - 7]}_{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:6]}"
 
 
 def server_of(tool: str) -> str:

@@ -37,6 +37,7 @@ from antiphon_gateway.http.streams import EventStream
 from antiphon_gateway.interface import administration, budgets, events, sent_events, sessions, turns
 from antiphon_gateway.interface import files as stored_files
 from antiphon_gateway.interface.openapi import openapi
+from antiphon_gateway.mcp import route as mcp
 from antiphon_gateway.openai import (
     chat,
     compaction,
@@ -54,7 +55,10 @@ from antiphon_gateway.settings import Limits, is_origin
 log = logging.getLogger("antiphon.gateway")
 
 CallerOf = Callable[[Request], Awaitable[Caller]]
-HEADERS = ["authorization", "content-type", "idempotency-key", "last-event-id", "traceparent"]
+HEADERS = [
+    "authorization", "content-type", "idempotency-key", "last-event-id", "traceparent",
+    "mcp-protocol-version", "mcp-method", "mcp-name",
+]  # fmt: skip
 METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"}
 NO_ROUTE = "none"
 
@@ -192,15 +196,14 @@ class Gateway:
         with nullcontext() if self._traces is None else self._traces.span(scope) as span:
             request, began = Request(scope, receive), time.monotonic()
             response = await self._response(request)
-            status, ready = response.status_code, time.monotonic()
+            ready = time.monotonic()
             try:
                 await response(scope, receive, send)
             except Exception as exc:  # noqa: BLE001 - of a stream that could not begin: it logs later ones itself
                 response = self._refusal(request, exc)
-                status = response.status_code
                 await response(scope, receive, send)
             finally:
-                self._tell(span, scope, scope["method"], status, began, ready)
+                self._tell(span, scope, scope["method"], response.status_code, began, ready)
 
     def _tell(self, span: Any, scope: Scope, method: str, status: int, began: float, ready: float) -> None:
         """Record a request that has ended, whose response began at ``ready``."""
@@ -279,7 +282,7 @@ def operations() -> list[Operation]:
     """Return all operations, in the order of the reference."""
     rooms = (
         sessions, stored_files, turns, administration, budgets, sent_events, events, ai_sdk, ag_ui, responses,
-        compaction, input_tokens, conversations, models, chat, files,
+        compaction, input_tokens, conversations, models, chat, mcp, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]

@@ -10,6 +10,7 @@ from support.source_tree import ROOT
 
 from antiphon.input.limits import LIMITS
 from antiphon.mcp import MCP, Requester
+from antiphon_gateway.mcp import tools
 from antiphon_worker.loop.toolbox import TIMEOUT_SECONDS
 from antiphon_worker.mcp import connection, servers
 
@@ -24,6 +25,10 @@ def page():
     return names
 
 
+def section(title):
+    return PAGE.partition(f"\n{title}\n")[2].partition("\n## ")[0]
+
+
 def test_the_agent_of_the_page_has_both_servers(page):
     app = page["app"]
     assert [one.name for one in app.servers(app.agent("support"))] == ["github", "files"]
@@ -33,10 +38,18 @@ def test_the_agent_of_the_page_has_both_servers(page):
 def test_the_page_lists_the_options():
     listed = {
         name
-        for row in re.findall(r"^\| (`.+?`) \| ", PAGE, re.MULTILINE)
+        for row in re.findall(r"^\| (`.+?`) \| ", section("## Options"), re.MULTILINE)
         for name in re.findall(r"`(\w+)`", row)
     }
     assert listed == set(MCP.__struct_fields__) - {"url", "command"}
+
+
+def test_the_page_lists_the_tools_of_the_gateway_with_their_rights():
+    rows = re.findall(
+        r"^\| `(\w+)`.* \| `(\w+)` \|$", section("## Your agents as an MCP server"), re.MULTILINE
+    )
+    assert rows == [("ask_AGENT", "write"), *((one.name, one.right) for one in tools.TURNS)]
+    assert f"({tools.USUAL_WAIT:g} by default, up to {tools.LONGEST_WAIT:g})" in PAGE
 
 
 def test_the_figures_of_the_page_are_those_of_the_code():

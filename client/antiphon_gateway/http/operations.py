@@ -16,7 +16,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import (
@@ -293,13 +293,16 @@ class Call(Generic[Q, B]):
         allowed = self.caller.sessions
         return next((one[:-1] for one in allowed or () if one.endswith("*")), "") + new
 
+    def held(self) -> AbstractContextManager[None]:
+        """Count a stream of the caller for as long as this is entered. Raises ``Refused`` with 429."""
+        most = self.services.limits.streams if self.caller.streams is None else self.caller.streams
+        return self.services.quotas.stream(self.caller.name, most)
+
     def stream(
         self, events: Closing, messages: AsyncGenerator[bytes], headers: dict[str, str] | None = None
     ) -> EventStream:
         """Return a response that sends these messages of these events. It counts as a stream of the caller."""
-        services = self.services
-        most = services.limits.streams if self.caller.streams is None else self.caller.streams
-        until, held = self.caller.until, services.quotas.stream(self.caller.name, most)
+        services, until, held = self.services, self.caller.until, self.held()
         if services.counting is None:
             return EventStream(events, messages, services.watch, until=until, held=held, headers=headers)
         return CountedStream(

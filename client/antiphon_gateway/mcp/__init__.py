@@ -1,0 +1,1 @@
+"""Agents as tools of an MCP server. Nothing here imports the package ``mcp`` before it is used."""
