@@ -412,8 +412,8 @@ class AsyncClient:
 
     async def set_tenant_limits(
         self, tenant: str | None, *, in_flight: int | None = None, waiting: int | None = None,
-        per_minute: int | None = None, user_turns: int | None = None, user_per_minute: int | None = None,
-        stored_bytes: int | None = None,
+        per_minute: int | None = None, user_turns: int | None = None, user_in_flight: int | None = None,
+        user_per_minute: int | None = None, stored_bytes: int | None = None,
     ) -> None:  # fmt: skip
         """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
 
@@ -424,8 +424,8 @@ class AsyncClient:
         >>> await client.tenant_limits("acme")
         TenantLimits(in_flight=5, per_minute=100)
         """
-        limits = TenantLimits(in_flight, waiting, per_minute, user_turns, user_per_minute, stored_bytes)
-        await set_tenant_limits(self.connections.cells, _tenant(tenant) or "", limits)
+        all_ = in_flight, waiting, per_minute, user_turns, user_in_flight, user_per_minute, stored_bytes
+        await set_tenant_limits(self.connections.cells, _tenant(tenant) or "", TenantLimits(*all_))
 
     async def tenant_limits(self, tenant: str | None) -> TenantLimits:
         """Read the limits of a tenant, or with None the defaults. Raises ``StoreError``.

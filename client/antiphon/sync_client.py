@@ -502,6 +502,7 @@ class Client(Synchronous[AsyncClient]):
         waiting: int | None = None,
         per_minute: int | None = None,
         user_turns: int | None = None,
+        user_in_flight: int | None = None,
         user_per_minute: int | None = None,
         stored_bytes: int | None = None,
     ) -> None:
@@ -521,6 +522,7 @@ class Client(Synchronous[AsyncClient]):
                 waiting=waiting,
                 per_minute=per_minute,
                 user_turns=user_turns,
+                user_in_flight=user_in_flight,
                 user_per_minute=user_per_minute,
                 stored_bytes=stored_bytes,
             )

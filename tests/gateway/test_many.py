@@ -205,6 +205,7 @@ async def test_queues_workers_and_limits_are_for_keys_of_everything(redis_url, t
             "waiting": None,
             "per_minute": None,
             "user_turns": 5,
+            "user_in_flight": None,
             "user_per_minute": None,
             "stored_bytes": None,
         }

@@ -307,6 +307,12 @@ class Checks:
                 not line or shares.stands(place) or not shares.has_room(share[1:] if share[0] == "@" else "")
             )
             require(moves or aside, "G14 a line that can move has moved", queue, share, place, line)
+        for whose, waiting in [*shares.user_lines.items()]:
+            places = shares.user_places[whose]
+            require(
+                not waiting or places != set(), "G14 a line of a user that can move has moved", whose, waiting
+            )
+            require(len(places) <= 1, "G14 so many turns of a user have places", whose, places)
         for tenant, limits in LIMITS.items():
             known = [turns[name] for name, at in shares.open[tenant].items() if at < 0]
             sure = [

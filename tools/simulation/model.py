@@ -160,7 +160,7 @@ class Model(Transitions):
         if asks(turn):
             self._notice(turn)
         if turn.status in ("suspended", "retrying"):
-            self.shares.let_in(turn)
+            self.shares.land(turn)
 
     def view(self, turn: Turn) -> None:
         self.rq[turn.id] = RQ_STATUS[view_of(turn)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from antiphon_worker.local.moves import ENDED, LOOK_AGAIN_MS
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from simulation.model import Model
 
 LIMITS: dict[str, dict[str, int]] = {
-    "a": {"user_turns": 3}, "b": {"in_flight": 2, "waiting": 3}, "c": {"per_minute": 1, "user_per_minute": 1},
+    "a": {"user_turns": 3, "user_in_flight": 1},
+    "b": {"in_flight": 2, "waiting": 3, "user_in_flight": 1},
+    "c": {"per_minute": 1, "user_per_minute": 1},
 }  # fmt: skip
 TENANTS = list(LIMITS)
 SHARES = [*(f"@{tenant}" for tenant in TENANTS), "high", "low"]
@@ -41,6 +44,8 @@ class Shares:
         self.rounds: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)  # the last place of each user
         self.open: dict[str, dict[str, int]] = defaultdict(dict)  # in flight below zero
         self.pace: dict[str, list[int]] = defaultdict(list)  # also of users
+        self.user_places: dict[str, set[str]] = defaultdict(set)
+        self.user_lines: dict[str, dict[str, int]] = defaultdict(dict)
         self.of_users: dict[str, list[str]] = defaultdict(list)
 
     def refusal(self, tenant: str, user: str) -> list[Any] | None:
@@ -89,26 +94,28 @@ class Shares:
         turn = self._model.turns.get(name)
         return turn is not None and turn.status == "queued" and turn.session.id not in self._model.quarantined
 
-    def lines_up(self, turn: Turn) -> bool | None:
-        """Whether it waits; None where it needs no place."""
+    def lines_up(self, turn: Turn, joins: int | None = None) -> bool | None:
+        """Whether it waits; None where it needs no place. It ``joins`` when it has left the line of its user."""
         share, record, queue = share_of(turn), turn.record, turn.record.text("queue")
         goes_on = "offered_at" in record and (record.get("cancel") or turn.status == "queued")
         if not share or turn.status == "running" or goes_on:
             return None
+        if self._waits_for_user(turn, joins):
+            return True
         line, places = self.lines[queue, share], self.places[share]
         taken = self.stands(place := places.get(queue, ""))
         if taken and place == turn.id:
             return False
         if taken or line or not self.has_room(record.text("tenant")):
-            line[turn.id] = self._place(turn, share, line) - _head_start(turn)
+            line[turn.id] = self._place(turn, share, line, joins) - _head_start(turn)
             places.setdefault(queue, "")
             return True
         places[queue] = turn.id
         return False
 
-    def _place(self, turn: Turn, share: str, line: dict[str, int]) -> int:
+    def _place(self, turn: Turn, share: str, line: dict[str, int], joins: int | None) -> int:
         """By which time a turn stands in line: users of a tenant take turns."""
-        record, at = turn.record, turn.record.number("queued_at")
+        record, at = turn.record, joins or turn.record.number("queued_at")
         user = record.text("user")
         if not user or not record.text("tenant") or "offered_at" in record:
             return at
@@ -120,6 +127,51 @@ class Shares:
             at = min(at, line[first.id] + _head_start(first) + ROUND_MS + 1)
         self.rounds[share][user] = turn.id, at
         return at
+
+    def _user_of(self, turn: Turn) -> tuple[str, int]:
+        """Whose places a turn takes, and how many there are; '' where they are not limited."""
+        tenant, user = turn.record.text("tenant"), turn.record.text("user")
+        most = LIMITS.get(tenant, {}).get("user_in_flight", 0) if user else 0
+        return (sha1(f"{tenant}\x1f{user}".encode()).hexdigest() if most else ""), most
+
+    def _waits_for_user(self, turn: Turn, joins: int | None) -> bool:
+        whose, most = self._user_of(turn)
+        if not whose or turn.id in self.user_places[whose]:
+            return False
+        if not joins and (self.user_lines[whose] or len(self.user_places[whose]) >= most):
+            self.user_lines[whose][turn.id] = turn.record.number("queued_at") - _head_start(turn)
+            return True
+        self.user_places[whose].add(turn.id)
+        return False
+
+    def _let_user_in(self, turn: Turn) -> None:
+        whose, most = self._user_of(turn)
+        line = self.user_lines[whose]
+        while whose and line and len(self.user_places[whose]) < most:
+            name = min(line, key=lambda name: (line[name], name))
+            del line[name]
+            self._go_on(name, joins=True)
+
+    def _go_on(self, name: str, *, joins: bool) -> None:
+        """A turn has left a line."""
+        new, now = self._model.turns[name], self._model.now
+        if new.status != "waiting" or new.session.inbox[:1] != [new]:
+            return
+        new.session.look_at = now
+        if self._model.rq[name] == "canceled":
+            return
+        new.session.look_at += LOOK_AGAIN_MS
+        if joins and self.lines_up(new, now):
+            new.record.put(status="waiting")
+        else:
+            self._model.enter_queue(new)
+
+    def land(self, turn: Turn) -> None:
+        """A turn is no longer in flight."""
+        whose, _ = self._user_of(turn)
+        self.user_places[whose].discard(turn.id)
+        self.user_lines[whose].pop(turn.id, None)
+        self.let_in(turn)
 
     def _first(self, share: str) -> tuple[str, str] | None:
         found: tuple[str, str] | None = None
@@ -138,32 +190,32 @@ class Shares:
 
     def let_in(self, turn: Turn) -> None:
         """Somebody of this turn's share has left a queue, or has ended."""
+        self._let_user_in(turn)
         share, tenant = share_of(turn), turn.record.text("tenant")
         while share and self.has_room(tenant) and (first := self._first(share)):
             name, queue = first
             del self.lines[queue, share][name]
             self.places[share][queue] = name
-            new = self._model.turns[name]
-            if new.status == "waiting" and new.session.inbox[:1] == [new]:
-                new.session.look_at = self._model.now
-                if self._model.rq[name] != "canceled":
-                    new.session.look_at += LOOK_AGAIN_MS
-                    self._model.enter_queue(new)
+            self._go_on(name, joins=False)
 
     def leave(self, turn: Turn) -> None:
         """A turn has ended."""
         self.open[turn.record.text("tenant")].pop(turn.id, None)
         if share := share_of(turn):
             self.lines[turn.record.text("queue"), share].pop(turn.id, None)
-            self.let_in(turn)
+            self.land(turn)
 
     def in_line(self, turn: Turn) -> bool:
-        return turn.id in self.lines.get((turn.record.text("queue"), share_of(turn)), ())
+        """Whether it waits in the line of its share, or in that of its user."""
+        lines = self.lines.get((turn.record.text("queue"), share_of(turn)), ())
+        return turn.id in lines or turn.id in self.user_lines[self._user_of(turn)[0]]
 
     def expected(self) -> dict[str, dict[str, Any]]:
         """What stands in the keys of a kind."""
         return {
             "ant:share": {share: places for share, places in self.places.items() if places},
             "ant:line": {f"{queue}:{share}": line for (queue, share), line in self.lines.items() if line},
+            "ant:user_places": {whose: places for whose, places in self.user_places.items() if places},
+            "ant:user_line": {whose: line for whose, line in self.user_lines.items() if line},
             "ant:tenant": {tenant: turns for tenant, turns in self.open.items() if turns},
         }

@@ -24,6 +24,10 @@ def _scores(raw: list[tuple[bytes, float]]) -> dict[str, float]:
     return {member.decode(): score for member, score in raw}
 
 
+def _members(raw: Iterable[bytes]) -> set[str]:
+    return {one.decode() for one in raw}
+
+
 def _as_it_is(raw: Any) -> Any:
     return raw
 
@@ -35,11 +39,12 @@ _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, b
     "rq:job": (_as_it_is, (("HGET", "status"), _LIFE)),
     "ant:schedule": (_as_it_is, (_HASH,)), "ant:bucket": (_as_it_is, (_HASH,)), "ant:bell": (_names, (_LIST,)),
     **{f"ant:{kind}": (_texts, (_HASH,)) for kind in ("held", "share", "quarantined", "spent")},
+    "ant:user_line": (_scores, (_ZSET,)),
     **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("line", "tenant", "active", "due", "suspended", "aside")},
     "ant:webhook": (_as_it_is, (_HASH,)),
     **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("schedules", "webhooks", "deliveries", "unfunded")},
     **{f"rq:{kind}": (_scores, (_ZSET,)) for kind in ("wip", *REGISTRIES)},
-    "rq:queue": (_names, (_LIST,)),
+    "rq:queue": (_names, (_LIST,)), "ant:user_places": (_members, (("SMEMBERS",),)),
 }  # fmt: skip
 _OF_SESSIONS = ("ant:session", "ant:history", "ant:inbox", "ant:turns")
 _OF_TURNS = ("ant:turn", "ant:journal", "rq:job")

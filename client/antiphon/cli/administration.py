@@ -46,7 +46,7 @@ def limits(argv: list[str]) -> int:
     """Show or set how many turns and stored bytes a tenant may have
 
     Without a tenant, it shows or sets the defaults of all tenants. With any option it sets all limits; an omitted
-    one returns to its default. Turns beyond --in-flight wait; what exceeds the others is rejected.
+    one returns to its default. Turns beyond --in-flight and --user-in-flight wait; what exceeds the others is rejected.
     """
     parser = command_parser(limits)
     parser.add_argument("tenant", nargs="?", help="name of a tenant")
@@ -56,6 +56,12 @@ def limits(argv: list[str]) -> int:
         "--per-minute", metavar="N", type=whole, help="most turns submitted in any 60 seconds"
     )
     parser.add_argument("--user-turns", metavar="N", type=whole, help="most unfinished turns of each user")
+    parser.add_argument(
+        "--user-in-flight",
+        metavar="N",
+        type=whole,
+        help="most turns of each user in line, in a queue or running",
+    )
     parser.add_argument(
         "--user-per-minute",
         metavar="N",
@@ -101,8 +107,8 @@ def tenants(argv: list[str]) -> int:
         return [one.tenant, one.in_flight, one.waiting, *limits]
 
     head = (
-        "tenant, in flight, waiting, most in flight, most waiting, most per minute, most of a user, user per minute, "
-        "stored bytes"
+        "tenant, in flight, waiting, most in flight, most waiting, most per minute, most of a user, user in flight, "
+        "user per minute, stored bytes"
     )
     return print_found(options, found, head, [row(one) for one in found], "No tenant has turns or limits.")
 

@@ -203,8 +203,8 @@ async def _refusal(cell: Cell) -> StoreError | None:
 
 
 MOST = {
-    "in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000, "user_turns": 1_000, "user_per_minute": 10_000,
-    "stored_bytes": 2**50,
+    "in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000, "user_turns": 1_000, "user_in_flight": 1_000,
+    "user_per_minute": 10_000, "stored_bytes": 2**50,
 }  # fmt: skip
 
 
@@ -227,7 +227,8 @@ class TenantLimits(Struct, repr_omit_defaults=True):
     ``in_flight`` turns stand in a queue or run; further ones wait. ``waiting`` turns are accepted and not in flight,
     delayed ones among them, and ``per_minute`` turns are submitted in any 60 seconds; further ones are refused with
     ``TenantLimit``. So are turns of a user of the tenant (``submit(user=…)``) beyond ``user_turns`` that have not
-    ended, and ``user_per_minute`` submitted in any 60 seconds. Stored files of the tenant's sessions have at most
+    ended, and ``user_per_minute`` submitted in any 60 seconds. ``user_in_flight`` turns of each user stand in the
+    tenant's line or in a queue, or run; further ones wait. Stored files of the tenant's sessions have at most
     ``stored_bytes`` together; further ones are refused with ``TenantLimit``.
     """
 
@@ -235,6 +236,7 @@ class TenantLimits(Struct, repr_omit_defaults=True):
     waiting: int | None = None
     per_minute: int | None = None
     user_turns: int | None = None
+    user_in_flight: int | None = None
     user_per_minute: int | None = None
     stored_bytes: int | None = None
 

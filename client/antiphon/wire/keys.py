@@ -110,6 +110,11 @@ KINDS: tuple[Kind, ...] = (
          "empty when the share is idle", lasting=True),
     Kind("user_turns", "user_turns:{}", "sorted set", "turns of a user of a tenant (a hash of both) that have not "
          "ended, where their number is limited", "31 days after the last of them was submitted"),
+    Kind("user_places", "user_places:{}", "set", "turns of a user of a tenant (a hash of both) that wait in the "
+         "line of the tenant, are queued or run, where their number is limited",
+         "31 days after the last of them was let in"),
+    Kind("user_line", "user_line:{}", "sorted set", "turns of such a user that wait for others of the user, "
+         "in their order", "31 days after the last of them has entered it"),
     Kind("user_pace", "user_pace:{}", "list", "when a user of a tenant (a hash of both) has submitted turns in the "
          "last minute, where that is limited", "a minute"),
     Kind("rounds", "rounds:{}", "hash", "by a hash of each user of a tenant, the last turn in the tenant's line and "
@@ -292,6 +297,8 @@ class Keys:
     share = _Of()
     rounds = _Of()
     user_turns = _Of()
+    user_places = _Of()
+    user_line = _Of()
     user_pace = _Of()
     pace = _Of()
     stored = _Of()

@@ -268,6 +268,7 @@ class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
     waiting: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     user_turns: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    user_in_flight: Annotated[int, Meta(ge=1, le=1_000)] | None = None
     user_per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     stored_bytes: Annotated[int, Meta(ge=1, le=2**50)] | None = None
 

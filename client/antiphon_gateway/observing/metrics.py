@@ -16,7 +16,7 @@ from antiphon.input.limits import table
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _LIMITS = {name for name, _, _ in table()} | {
     "body_bytes", "rate", "streams", "in_flight", "waiting", "per_minute", "user_turns",
-    "user_per_minute", "stored_bytes",
+    "user_in_flight", "user_per_minute", "stored_bytes",
 }  # fmt: skip
 _AT = re.compile(rb'data: {"seq":\d+,"at":(\d+)')
 GAUGES = {

@@ -872,6 +872,7 @@ export interface TenantLimits {
   waiting?: number | null;
   per_minute?: number | null;
   user_turns?: number | null;
+  user_in_flight?: number | null;
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
@@ -881,6 +882,7 @@ export interface SetLimits {
   waiting?: number | null;
   per_minute?: number | null;
   user_turns?: number | null;
+  user_in_flight?: number | null;
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }

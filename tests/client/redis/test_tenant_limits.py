@@ -41,6 +41,7 @@ def test_threads_set_them_too(redis_url):
         {"waiting": True},
         {"user_turns": 1_001},
         {"user_per_minute": 0},
+        {"user_in_flight": 1_001},
     ],
 )
 async def test_a_limit_is_a_number_that_can_be_kept(wrong, client):

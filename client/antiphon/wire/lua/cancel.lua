@@ -7,7 +7,7 @@
 -- -> REQUESTED             a worker runs it and will end it
 -- -> ALREADY, status       it has ended before
 -- -> TURN_NOT_FOUND
--- @include publish rq_view shares inbox let_in holder notices conclude suspended withdraw stop
+-- @include publish rq_view shares inbox let_in holder notices conclude resumed withdraw stop
 local f = redis.call('HMGET', key_turn(turn), 'session', 'status')
 local session, status = f[1], f[2]
 if not session then return {'TURN_NOT_FOUND'} end

@@ -7,7 +7,7 @@
 -- -> UNKNOWN_CALL          the turn waits, but not for this call
 -- -> OTHER_KIND, kind      a call of this kind takes no such decision
 -- -> TURN_NOT_FOUND
--- @include publish rq_view shares inbox let_in holder notices conclude cancelled suspended withdraw
+-- @include publish rq_view shares inbox let_in holder notices conclude cancelled suspended resumed withdraw
 local session, status = unpack(redis.call('HMGET', key_turn(turn), 'session', 'status'))
 if not session then return {'TURN_NOT_FOUND'} end
 local now, n = now_ms(), 1

@@ -6,7 +6,7 @@
 -- -> OTHER_TENANT, session its session has ended, and another tenant has begun one of that name
 -- -> TURN_NOT_FOUND
 -- -> TURN_DELETED          its session was deleted, and what it said
--- @include publish rq_view life shares inbox suspended erasing requeue users
+-- @include publish rq_view life shares inbox suspended erasing requeue run_again users
 local f = redis.call('HMGET', key_turn(turn), 'session', 'status', 'again', 'deleted')
 if not f[1] then return {'TURN_NOT_FOUND'} end
 if f[4] then return {'TURN_DELETED'} end

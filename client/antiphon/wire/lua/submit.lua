@@ -17,7 +17,7 @@
 -- -> FULL, limit           Redis has as many as this limit allows
 -- -> TENANT_LIMIT, limit, its number, ms to wait
 -- -> OUT_OF_RANGE          no Redis can wait or keep that long
--- @include publish rq_view life shares ended_turns inbox let_in holder notices conclude suspended withdraw stop busy erasing requeue users tenants accept
+-- @include publish rq_view life shares ended_turns inbox let_in holder notices conclude suspended resumed withdraw stop busy erasing requeue run_again users tenants accept
 return accept(now_ms(), session, turn, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit, delayed_limit,
   tenant_limit, session_limit, busy, due_in_ms, tail, agent, metadata, tenant, key, input, again, priority, cursor, user,
   user_limit)

@@ -1,7 +1,7 @@
 -- Accept many turns in their order, each by itself, as `submit` would: a call for each of them gives the same answers.
 -- @args turns...           per turn: the arguments of `submit`
 -- -> SUBMITTED, answers    per turn: the answer of `submit`, or its error
--- @include publish rq_view life shares ended_turns inbox let_in holder notices conclude suspended withdraw stop busy erasing requeue users tenants accept
+-- @include publish rq_view life shares ended_turns inbox let_in holder notices conclude suspended resumed withdraw stop busy erasing requeue run_again users tenants accept
 local EACH = 25
 local now, answers = now_ms(), {}
 for at = 1, #turns, EACH do

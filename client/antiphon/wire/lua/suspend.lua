@@ -6,7 +6,7 @@
 -- -> OK                    (also for a repetition)
 -- -> STOP, reason          it is to be cancelled, and nothing was written
 -- -> SUPERSEDED
--- @include publish rq_view shares inbox let_in holder notices cancelled suspended events
+-- @include publish rq_view shares inbox let_in holder notices cancelled suspended resumed events
 if redis.call('HGET', key_turn(turn), 'given_back') == fence then return {'OK'} end
 local held, stop = holds(session, fence)
 if not held then return {'SUPERSEDED'} end
@@ -43,7 +43,7 @@ if asks then redis.call('ZADD', key_suspended(), now, turn) end
 let_go(session)
 local view = rq_view(turn, 'suspended', now)
 if asks then notice('turn_suspended', session, turn, seq, view.tenant) end
-make_room(view, now)
+land(turn, view, now)
 local again = math.min(soonest, asks and LOOK_AGAIN_MS or awaits and LOOK_AGAIN_MS or LONGEST_UNSEEN_MS)
 if aside == '' then
   redis.call('ZADD', key_active(), now + again, session)

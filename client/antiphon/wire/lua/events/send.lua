@@ -3,7 +3,7 @@
 -- in one call; repeat it while `more` is 1. The first write is an INCR, which is refused at full memory.
 -- @args name tenant id json most batch
 -- -> SENT, turns, more     `turns`: how many it has reached until now by calls of this script
--- @include publish rq_view shares inbox let_in holder notices cancelled suspended events damage
+-- @include publish rq_view shares inbox let_in holder notices cancelled suspended resumed events damage
 local event, now = event_of(name, tenant), now_ms()
 local FORGOTTEN_AT_ONCE = 100
 

@@ -28,8 +28,7 @@ local function conclude(session, turn, status, now, seq, keep_events, left, f, .
   pcall(rq_view, turn, status, now, now + KEEP_TURN_SECONDS * 1000, f) -- RQ's keys keep no turn from its end
   if f.tenant then redis.pcall('ZREM', key_tenant(f.tenant), turn) end -- a damaged count keeps no turn from its end
   notice('turn_' .. status, session, turn, seq, f.tenant)
-  leave_line(turn, f)
-  make_room(f, now)
+  land(turn, f, now, true)
   if status == 'failed' then rq_failure(turn, f.worker or '', f.error or '') end
   return head
 end

@@ -4,7 +4,7 @@ local QUARANTINE_MS = 60000
 local OF_THE_SERVER = {'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM'}
 -- Of a turn: words and numbers that are always there, numbers that may be, words that may be.
 local FIELDS = {'session', 'status', 'queue', 'crashes', 'run', 'step', 'attempt', 'errors', 'retry_at', 'queued_seq', 'tail', 'cancel',
-  'started_at', 'tenant', 'priority', 'lacking', 'queued_at', 'ended_at', 'error', 'first_seq', 'app'}
+  'started_at', 'tenant', 'priority', 'lacking', 'queued_at', 'ended_at', 'error', 'first_seq', 'app', 'user'}
 
 local function is_whole(key, kind, counts)
   local found = redis.call('TYPE', key).ok

@@ -23,7 +23,26 @@ end
 
 local function look_at_line(place, f, now)
   if place < FIRST_IN_LINE and not has_room(f.tenant) then forget_ended(f.tenant) end
-  let_in(share_of(f.tenant, f.priority), f.tenant, now)
+  let_in(f, now)
+end
+
+-- The same for the line of its user. Without a limit any more, the turn joins the tenant's line.
+local FLIES = {queued = true, waiting = true, running = true}
+local function is_in_line_of_user(turn, f)
+  return f.tenant and f.user and redis.call('ZSCORE', key_user_line(hash_of_user(f.tenant, f.user)), turn)
+end
+
+local function look_at_user(turn, f, now)
+  local whose = hash_of_user(f.tenant, f.user)
+  local places, line = key_user_places(whose), key_user_line(whose)
+  if redis.call('ZRANK', line, turn) < FIRST_IN_LINE then
+    for _, other in ipairs(redis.call('SMEMBERS', places)) do
+      if not FLIES[redis.pcall('HGET', key_turn(other), 'status')] then redis.call('SREM', places, other) end
+    end
+  end
+  if limit_of(f.tenant, 'user_in_flight') then return let_in(f, now) end
+  redis.call('ZREM', line, turn)
+  offer(f.session, turn, now)
 end
 
 -- Raises the error that would stop a claim of the session's turn.
@@ -62,6 +81,9 @@ local function look(session, now, act) -- @often
   elseif status == 'waiting' and place_in_line(head, f) then
     redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
     look_at_line(place_in_line(head, f), f, now)
+  elseif status == 'waiting' and is_in_line_of_user(head, f) then
+    redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
+    look_at_user(head, f, now)
   elseif status == 'queued' and offered(head, queue) then
     redis.call('HDEL', key_turn(head), 'lacking') -- the workers that had what it needs may have gone
     redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)

@@ -50,12 +50,6 @@ local function requeue(session, turn, now, behind, again)
   return enter_inbox(session, turn, run, now, input_of(turn), nil, nil, behind)
 end
 
--- The same for a caller. Does nothing if the session is closed. `again` names the call, so that a repetition is recognised.
-local function run_again(session, turn, now, again, behind)
-  if not is_over(session) and redis.call('HEXISTS', key_session(session), 'closed') == 1 then return nil end
-  return requeue(session, turn, now, behind, again)
-end
-
 -- Whether RQ's tools want a failed turn to run again. RQ's own worker marks each job that it takes as started. If that was an
 -- old entry of the queue, the failure is still registered.
 local function wanted_again(turn, queue)

@@ -10,5 +10,5 @@ local function retry(session, turn, now, delay, reason, code, service)
   redis.call('HSET', key_turn(turn), 'status', 'retrying', 'retry_at', now + delay, 'retry_reason', reason, 'retry_code', code,
     'retry_service', service)
   redis.call('ZADD', key_active(), now + delay, session)
-  make_room(rq_view(turn, 'retrying', now, now + delay), now)
+  land(turn, rq_view(turn, 'retrying', now, now + delay), now)
 end

@@ -1,8 +1,6 @@
 -- The users of a session, each in a line of its field `users`.
 local function names(users, user) return string.find('\n' .. users .. '\n', '\n' .. user .. '\n', 1, true) end
 
-local function hash_of_user(tenant, user) return redis.sha1hex(tenant .. ' ' .. user) end
-
 -- Note that a turn is of this user, and count it until it ends, where a tenant limits the number of them: `user_turns:<hash>`
 -- holds them. Without `tenant` and `user`, the turn runs again, and both are its own.
 local KEEP_USER_TURNS_MS = 31 * 86400000
