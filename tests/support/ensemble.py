@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,17 @@ class Ensemble:
         url: str | None = None,
         env: dict[str, str] | None = None,
         release: Release = THIS,
+        inside: Sequence[str] = (),
         **settings: Any,
     ) -> Supervised:
-        """Start worker processes; settings as in ``Settings``. Does not wait for them."""
+        """Start worker processes; settings as in ``Settings``. Does not wait for them.
+
+        ``inside`` is what their command begins with.
+        """
         assert self._processes is not None
         variables = {f"ANTIPHON_{name.upper()}": str(value) for name, value in settings.items()}
         started = self._processes.start(
-            release.python, "-m", "support.stage", name="supervisor",
+            *inside, release.python, "-m", "support.stage", name="supervisor",
             env={
                 **self.stage.env, **release.env, "ANTIPHON_REDIS_URL": url or self.url,
                 "ANTIPHON_PROCESSES": str(processes), **variables, **(env or {}),

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol, Self, get_args
@@ -61,7 +61,7 @@ class RedisServer:
     """A server in a process of its own.
 
     ``config`` is written as in ``redis.conf``; ``appendonly=True`` turns the log of writes on, with
-    ``appendfsync`` as given, and data then survives ``kill``.
+    ``appendfsync`` as given, and data then survives ``kill``. ``inside`` is what its command begins with.
     """
 
     def __init__(
@@ -75,12 +75,17 @@ class RedisServer:
         replica_of: HasPort | None = None,
         config: Mapping[str, str] | None = None,
         movable_clock: bool = False,
+        address: str = "127.0.0.1",
+        inside: Sequence[str] = (),
     ) -> None:
         self.kind: Kind = kind
         self.port = port or free_port()
         self._own_dir = data_dir is None
         self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="antiphon-redis-"))
+        self.address, self._inside = address, inside
         self.config = {**_DEFAULTS, **(config or {})}
+        if address != "127.0.0.1":
+            self.config.update({"bind": address, "protected-mode": "no"})
         if appendonly:
             self.config.update({"appendonly": "yes", "appendfsync": appendfsync})
         if replica_of is not None:
@@ -90,7 +95,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.address}:{self.port}/0"
 
     @property
     def runs(self) -> bool:
@@ -171,7 +176,7 @@ class RedisServer:
         self.close()
 
     def _command(self) -> list[str]:
-        return [str(_binary(self.kind)), str(self._write_config())]
+        return [*self._inside, str(_binary(self.kind)), str(self._write_config())]
 
     def _environment(self) -> dict[str, str] | None:
         if self._clock is None:
@@ -202,7 +207,7 @@ class RedisServer:
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.kind} ended with code {self._process.returncode}:\n{self.log[-2000:]}")
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with socket.create_connection((self.address, self.port), timeout=1) as connection:
                 connection.sendall(b"*1\r\n$4\r\nPING\r\n")
                 return connection.recv(64).startswith(b"+PONG")
         except OSError:

@@ -1,11 +1,24 @@
 """A short chaos run in every test run, and a plan that depends on its seed alone."""
 
+import subprocess
+import sys
+
 import pytest
 from chaos.__main__ import run
 from chaos.driver import Chaos
 from chaos.errands import LABELS, Errands, Order, is_whole
-from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, ERRAND_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
+from chaos.plan import (
+    ARCHIVE_FAULTS,
+    CLOCK_FAULTS,
+    ERRAND_FAULTS,
+    FAULTS,
+    HOST_FAULTS,
+    MEMORY_FAULTS,
+    NETWORK_FAULTS,
+    make_plan,
+)
 from chaos.recovery import Death, recoveries, since, spreads
+from support.hosts import Hosts, why_no_hosts
 from support.servers import clock_library
 from support.stage import Stage
 
@@ -22,11 +35,15 @@ from antiphon.events import (
 )
 from antiphon.model import Wait
 
+NO_HOSTS = why_no_hosts()
+
 
 def test_a_seed_names_its_faults():
     assert make_plan(7, 60) == make_plan(7, 60)
     assert make_plan(7, 60) != make_plan(8, 60)
     assert {fault.kind for fault in make_plan(7, 600)} == set(FAULTS)
+    several = (set(FAULTS) - set(NETWORK_FAULTS)) | set(HOST_FAULTS)
+    assert {fault.kind for fault in make_plan(7, 600, apart=True)} == several
     assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, archive=True)} == {*FAULTS, *ARCHIVE_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, memory=True)} == {*FAULTS, *MEMORY_FAULTS}
@@ -132,6 +149,58 @@ async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path
     assert report.ok, report.table()
     assert report.accepted > 20
     assert report.errands["steps"] > 0
+
+
+needs_hosts = pytest.mark.skipif(bool(NO_HOSTS), reason=NO_HOSTS or "there are hosts")
+
+
+@needs_hosts
+@pytest.mark.timeout(240)
+@pytest.mark.one_server
+async def test_every_promise_holds_between_hosts_that_lose_sight_of_each_other(tmp_path):
+    with Chaos(3, 15, tmp_path, apart=True, memory=True, errands=True) as chaos:
+        report = await run(chaos)
+    print(report.table())
+    assert report.ok, report.table()
+    assert report.accepted > 10
+    assert report.faults["part hosts"] + report.faults["part hosts one way"] > 2
+
+
+@needs_hosts
+@pytest.mark.one_server
+def test_what_is_lost_between_hosts_is_lost_silently_and_only_in_its_direction():
+    with Hosts("a", "b") as hosts:
+        hosts.slow("a")
+        hosts.part_one_way("a", "b")
+        assert reach(hosts, "a", "b") == (0, "")
+        assert reach(hosts, "b", "a") == (1, "")  # the question arrives, and its answer does not
+        assert reach(hosts, "here", "b") == (1, "answer")
+        hosts.heal()
+        hosts.part("here", "b")
+        assert reach(hosts, "here", "b") == (0, "")
+        assert reach(hosts, "a", "b") == (1, "answer")
+        hosts.heal()
+        assert reach(hosts, "here", "b") == (1, "answer")
+
+
+def reach(hosts: Hosts, one: str, other: str) -> tuple[int, str]:
+    """Ask another host: whether the question has arrived, and what came back."""
+    listens = "import socket, sys; s = socket.socket(type=2); s.bind((sys.argv[1], int(sys.argv[2])))"
+    waits = f"{listens}; print(flush=True); s.settimeout(1)"
+    answers = f"{waits}; _, sender = s.recvfrom(9); print('got'); s.sendto(b'answer', sender)"
+    asks = f"{listens}; s.settimeout(1); s.sendto(b'?', (sys.argv[3], 7)); print(s.recv(9).decode())"
+    python = (sys.executable, "-c")
+    with subprocess.Popen(
+        [*hosts[other].inside, *python, answers, hosts[other].address, "7"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as server:  # fmt: skip
+        server.stdout.readline()
+        asked = subprocess.run(
+            [*hosts[one].inside, *python, asks, hosts[one].address, "8", hosts[other].address],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        arrived = "got" in server.stdout.read()
+    return int(arrived), asked.stdout.strip()
 
 
 @pytest.mark.timeout(180)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from support.hosts import why_no_hosts
 from support.servers import clock_library
 
 from chaos.checker import Report, check
@@ -20,6 +21,11 @@ def main() -> int:
     parser.add_argument(
         "--clock", action="store_true", help="move the server's clock as well (needs libfaketime)"
     )
+    parser.add_argument(
+        "--hosts",
+        action="store_true",
+        help="Redis, the gateway and the workers on hosts of their own (needs root)",
+    )
     parser.add_argument("--plan", action="store_true", help="print the sequence of faults and do nothing")
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--keep", type=Path, help="leave what the workers logged in this folder")
@@ -28,12 +34,16 @@ def main() -> int:
         parser.error(f"--keep needs an empty folder: in {options.keep} are the notes of another run")
     if options.clock and clock_library() is None:
         parser.error("--clock needs libfaketime: apt-get install faketime")
+    if options.hosts and (reason := why_no_hosts()):
+        parser.error(f"--hosts: {reason}")
+    if options.hosts and options.clock:
+        parser.error("--clock and --hosts exclude each other")
     with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
         folder = options.keep or Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(
-            options.seed, options.seconds, folder, server=options.server, clock=options.clock, webhook=True,
-            archive=not options.clock, memory=not options.clock,
+            options.seed, options.seconds, folder, server=options.server, clock=options.clock,
+            apart=options.hosts, webhook=not options.hosts, archive=not options.clock, memory=not options.clock,
             errands=not options.clock,
         )  # fmt: skip
         if options.plan:

@@ -14,6 +14,7 @@ from antiphon.events import Event, decode_event
 from antiphon.input.ids import TurnId
 from antiphon.model import Message
 from antiphon_worker.webhooks import AT_ONCE
+from chaos.appends import Append, faults
 from chaos.driver import Chaos
 from chaos.load import ASKS, Conversation
 from chaos.recovery import recoveries, spreads
@@ -52,6 +53,7 @@ class Report:
     repeated: int = 0
     out_of_order: int = 0
     events: int = 0
+    snapshots: int = 0
     events_missing: int = 0
     events_doubled: int = 0
     leaked_keys: int = 0
@@ -95,6 +97,7 @@ async def check(chaos: Chaos) -> Report:
         for one in chaos.conversations:
             report.wrong += one.trouble
             await _check_turns(client, one, report)
+            await _check_appends(client, one, report)
             report.wrong += await complaints(client, one.session)
             logs[one.session] = await _log(client, one)
             _check_order(one, logs[one.session], report)
@@ -147,6 +150,19 @@ async def _check_turns(client: AsyncClient, one: Conversation, report: Report) -
             report.wrong.append(
                 f"{one.session}: {submitted.text!r} failed: {record.error_code}: {record.error}"
             )
+
+
+async def _check_appends(client: AsyncClient, one: Conversation, report: Report) -> None:
+    """From outside: the session is one list, to which its turns are appended."""
+    one.client = client
+    await one.read()
+    steered = {event.turn_id for event in one.seen if event.type == "turn_finished" and event.steered_into}
+    appends = [
+        Append(turn.turn_id, turn.began, turn.ended)
+        for turn in one.turns if turn.turn_id and turn.turn_id not in steered
+    ]  # fmt: skip
+    report.snapshots += len(one.reads)
+    report.wrong += [f"{one.session}: {fault}" for fault in faults(appends, one.reads)]
 
 
 async def _log(client: AsyncClient, one: Conversation) -> list[Event]:

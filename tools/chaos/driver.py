@@ -4,18 +4,16 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from support.ensemble import Ensemble, Supervised, signal_process
 from support.eventually import wait_until_async
 from support.processes import Processes, worker_name
-from support.proxy import Proxy
 from support.receiver import Receiver
 from support.releases import THIS, Release
-from support.servers import RedisServer
 from support.stage import Stage
 
 from antiphon.client import AsyncClient
@@ -25,12 +23,14 @@ from antiphon.stores import SQLiteStore
 from chaos.errands import LABELS, Errands
 from chaos.gateway import Gateway
 from chaos.load import Conversation, People
-from chaos.plan import Fault, make_plan
+from chaos.network import Network, OneMachine, SeveralHosts
+from chaos.plan import HOST_FAULTS, NETWORK_FAULTS, Fault, make_plan
 from chaos.recovery import Death, since
 from chaos.rememberers import AWAY, Rememberers
 from chaos.sleepers import LIFE_SECONDS, Sleepers
 
 HOSTS, PROCESSES, SESSIONS, PLACES = 2, 2, 16, 2
+AWAY_FAULTS = {*NETWORK_FAULTS, *HOST_FAULTS, "lose all workers", "kill host"}
 STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
@@ -64,11 +64,15 @@ class Chaos:
         archive: bool = False,
         memory: bool = False,
         errands: bool = False,
+        apart: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
         self.clock = clock
-        self.plan = make_plan(seed, seconds, clock=clock, archive=archive, memory=memory, errands=errands)
+        self.apart = apart
+        self.plan = make_plan(
+            seed, seconds, clock=clock, archive=archive, memory=memory, errands=errands, apart=apart
+        )
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
         self.conversations: list[Conversation] = []
@@ -91,11 +95,8 @@ class Chaos:
         self._labels: dict[int, str] = {}  # the revision of each host, by its process
 
     def __enter__(self) -> Self:
-        self.server = self._stack.enter_context(
-            RedisServer(self._server_kind, appendonly=True, appendfsync="always", movable_clock=self.clock)  # type: ignore[arg-type]
-        )
-        self.to_workers = self._stack.enter_context(Proxy(self.server.port))
-        self.to_clients = self._stack.enter_context(Proxy(self.server.port))
+        self.network = self._open_network()
+        self.server = self.network.server
         if self.receiver:
             self._stack.enter_context(self.receiver)
         self._stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
@@ -104,15 +105,21 @@ class Chaos:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _open_network(self) -> Network:
+        kind: Any = self._server_kind
+        if self.apart:
+            return SeveralHosts(self._stack, kind, HOSTS, appendonly=True, appendfsync="always")
+        return OneMachine(self._stack, kind, appendonly=True, appendfsync="always", movable_clock=self.clock)
+
     async def run(self) -> None:
         """Let the load run while the plan is carried out; then let everything come to its end."""
-        async with AsyncClient(self.to_clients.url) as client:
-            self._ensemble = Ensemble(self.to_workers.url, self.stage, self._processes, client)
+        async with AsyncClient(self.network.clients_url()) as client:
+            self._ensemble = Ensemble(self.network.clients_url(), self.stage, self._processes, client)
             if self.with_errands:
-                self.gateway = Gateway(self._processes, self.to_clients.url)
+                self.gateway = Gateway(self._processes, self.network, self.stage.directory)
                 self.errands = Errands(client, self.stage, self.seed, self.gateway)
                 await self.errands.open()
-            self.hosts = [self._start_host() for _ in range(HOSTS)]
+            self.hosts = [self._start_host(number) for number in range(HOSTS)]
             for host in self.hosts:
                 await asyncio.to_thread(host.ready, PROCESSES)
             if self.receiver:
@@ -120,6 +127,7 @@ class Chaos:
             began = self._began = time.monotonic()
             self.conversations = self._conversations(client)
             readers = [asyncio.create_task(one.read_along()) for one in self.conversations]
+            readers += [asyncio.create_task(one.look()) for one in self.conversations]
             talkers = [asyncio.create_task(one.talk(self._is_over)) for one in self.conversations]
             self.people = People(client, self.seed)
             operators = [asyncio.create_task(self.people.decide_all())]
@@ -153,10 +161,12 @@ class Chaos:
     def _conversations(self, client: AsyncClient) -> list[Conversation]:
         return [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]
 
-    def _start_host(self, before: Supervised | None = None) -> Supervised:
+    def _start_host(self, number: int, before: Supervised | None = None) -> Supervised:
         """Start a host, in the place of the one that was there ``before``."""
         label = self._next_label(before)
         host = self._ensemble.supervisor(
+            url=self.network.workers_url(number),
+            inside=self.network.inside(number),
             release=self._release(before),
             env=({"STAGE_MEMORY": "1"} if self.with_memory else {}) | {"STAGE_ERRANDS": label},
             processes=PROCESSES,
@@ -205,8 +215,7 @@ class Chaos:
         return [
             (hit.began_ms, hit.ended_ms)
             for hit in self.hits
-            if "redis" in hit.fault.kind or hit.fault.kind.endswith(" workers")
-            or hit.fault.kind in ("lose a reply", "kill host")
+            if "redis" in hit.fault.kind or hit.fault.kind in AWAY_FAULTS
         ]  # fmt: skip
 
     async def _carry_out(self, fault: Fault) -> None:
@@ -226,8 +235,8 @@ class Chaos:
                 self._replace(host)
             case "lose all workers":
                 await self._lose_all_workers(fault)
-            case "cut workers" | "cut clients" | "delay workers" | "hold back workers" | "lose a reply":
-                self._disturb_network(fault)
+            case kind if kind in NETWORK_FAULTS or kind in HOST_FAULTS:
+                self.network.disturb(fault, self._after)
             case "kill gateway":
                 assert self.gateway
                 await asyncio.to_thread(self.gateway.kill)
@@ -242,7 +251,9 @@ class Chaos:
                 await asyncio.to_thread(end.get(fault.kind, self.server.kill))
                 await asyncio.sleep(min(fault.seconds, 1.0))
                 await asyncio.to_thread(self.server.start)
-        if "redis" not in fault.kind and "worker" in fault.kind and fault.kind != "kill worker":
+        if fault.kind in HOST_FAULTS:
+            hit.ended_ms += 3 * fault.seconds * 1000
+        elif "redis" not in fault.kind and "worker" in fault.kind and fault.kind != "kill worker":
             hit.ended_ms += fault.seconds * 1000
         else:
             hit.ended_ms = max(hit.ended_ms, time.time() * 1000)
@@ -257,21 +268,6 @@ class Chaos:
         away = self.stage.directory / AWAY
         away.touch()
         self._after(3 * fault.seconds, lambda: away.unlink(missing_ok=True))
-
-    def _disturb_network(self, fault: Fault) -> None:
-        match fault.kind:
-            case "cut workers":
-                self.to_workers.cut()
-            case "cut clients":
-                self.to_clients.cut()
-            case "delay workers":
-                self.to_workers.delay(0.1)
-                self._after(fault.seconds, self.to_workers.heal)
-            case "hold back workers":
-                self.to_workers.blackhole()
-                self._after(fault.seconds, self.to_workers.heal)
-            case _:
-                (self.to_workers if fault.target % 2 else self.to_clients).drop_reply(b"EVALSHA")
 
     def _hit_worker(self, host: Supervised, fault: Fault) -> str:
         """The name of the worker that was hit; '' where there was none."""
@@ -288,7 +284,8 @@ class Chaos:
         return name
 
     def _replace(self, host: Supervised) -> None:
-        self.hosts[self.hosts.index(host)] = self._start_host(host)
+        number = self.hosts.index(host)
+        self.hosts[number] = self._start_host(number, host)
 
     def _start_ended_hosts(self) -> None:
         """A supervisor that met no Redis at its start has ended; whatever starts services starts it again."""
@@ -296,10 +293,10 @@ class Chaos:
             if not host.process.running:
                 self._replace(host)
 
-    def _after(self, seconds: float, act: object) -> None:
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
         async def later() -> None:
             await asyncio.sleep(seconds)
-            act()  # type: ignore[operator]
+            act()
 
         task = asyncio.create_task(later())
         self._later.add(task)
@@ -312,7 +309,7 @@ class Chaos:
         self.server.move_clock(self._clock_offset)
 
     async def _flush_scripts(self) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        reader, writer = await asyncio.open_connection(self.server.address, self.server.port)
         writer.write(b"SCRIPT FLUSH\r\n")
         await reader.readline()
         writer.close()
@@ -322,8 +319,7 @@ class Chaos:
         """No more faults: every turn must come to its end, and every reader to the last event."""
         await asyncio.gather(*self._later)
         self._start_ended_hosts()
-        self.to_workers.heal()
-        self.to_clients.heal()
+        self.network.heal()
         deadline = time.monotonic() + SETTLE_SECONDS
         await asyncio.wait(talkers, timeout=SETTLE_SECONDS)
         for task in talkers:

@@ -1,27 +1,40 @@
 """A gateway that is killed, and comes back at the same address."""
 
-import socket
+from pathlib import Path
 from typing import Any
 
 import httpx2
+from support.network import free_port
 from support.processes import COMMAND, Process, Processes
 
 from antiphon.errors import StoreUnavailable
+from antiphon_gateway.access.caller import EVERY_TENANT, hash_of, new_key
+from chaos.network import Network
 
 
 class Gateway:
     """``antiphon serve`` in a process of its own."""
 
-    def __init__(self, processes: Processes, redis_url: str) -> None:
-        self._processes, self._redis_url = processes, redis_url
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self._port = found.getsockname()[1]
+    def __init__(self, processes: Processes, network: Network, directory: Path) -> None:
+        self._processes, self._network, self._keys = processes, network, directory / "keys.toml"
+        key = new_key()
+        self._keys.write_text(
+            f'[keys.errands]\nhash = "{hash_of(key)}"\ntenant = "{EVERY_TENANT}"\nrights = ["send"]\n'
+        )
+        self._port = free_port()
         self._process = self._started()
-        self._http = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self._port}", timeout=10)
+        self._http = httpx2.AsyncClient(
+            base_url=f"http://{network.gateway_address()}:{self._port}",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=10,
+        )
 
     def _started(self) -> Process:
-        place = ("--redis-url", self._redis_url, "--port", str(self._port))
-        return self._processes.start(COMMAND, "serve", *place, name="gateway")
+        return self._processes.start(
+            *self._network.inside(None), COMMAND, "serve",
+            "--redis-url", self._network.clients_url(), "--keys", self._keys,
+            "--host", self._network.gateway_address(), "--port", str(self._port), name="gateway",
+        )  # fmt: skip
 
     def kill(self) -> None:
         """Kill it, and start another one."""

@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from support.ensemble import TOOLS, agent_spec
 
@@ -17,6 +19,7 @@ from antiphon.input.request import WAITS, AgentSpec
 from antiphon.input.values import IfBusy
 from antiphon.model import DecisionKind
 from antiphon.redis.turn import AsyncTurn
+from chaos.appends import Read
 
 WORK = (
     *["words:3"] * 5, *["words:20"] * 3, "words:60", "tool:note words:3", "tool:note tool:pay words:3",
@@ -37,6 +40,8 @@ class Submitted:
     text: str
     key: str
     if_busy: IfBusy = "enqueue"
+    began: float = 0.0  # in s, as ``ended``
+    ended: float = float("inf")  # when its client knew that it had finished
     turn_id: TurnId | None = None
     cancelled: bool = False  # a cancel was accepted
     repeats: int = 0
@@ -68,6 +73,7 @@ class Conversation:
     turns: list[Submitted] = field(default_factory=list)
     seen: list[Event] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
 
     @property
     def tenant(self) -> str | None:
@@ -94,6 +100,7 @@ class Conversation:
 
     async def _submit(self, one: Submitted, chance: random.Random) -> AsyncTurn | None:
         """Submit with a key until an answer comes; now and then once more on purpose."""
+        one.began = time.monotonic()
         self.turns.append(one)
         again = chance.random() < 0.15
         while True:
@@ -125,6 +132,7 @@ class Conversation:
             case "wait":
                 with suppress(AgentError):
                     await turn.result(20)
+                    one.ended = time.monotonic()
             case "cancel":
                 await asyncio.sleep(chance.uniform(0, 0.5))
                 with suppress(AgentError):
@@ -134,6 +142,22 @@ class Conversation:
                     one.cancelled = not self.plainly and answer in ("requested", "cancelled")
             case _:
                 await asyncio.sleep(chance.uniform(0, 0.3))
+
+    async def look(self) -> None:
+        """Read the history now and then, until cancelled."""
+        chance = random.Random(f"{self.seed} {self.session} look")
+        while True:
+            with suppress(StoreError):
+                await self.read()
+            await asyncio.sleep(chance.uniform(0, 2))
+
+    async def read(self) -> None:
+        """Read the whole history, and keep which turns it has."""
+        began = time.monotonic()
+        messages = (await self.client.snapshot(self.session)).messages
+        ended = time.monotonic()
+        turns = [one.turn_id for one in messages]
+        self.reads.append(Read(tuple(turn for turn, _ in groupby(turns) if turn), began, ended))
 
     async def read_along(self) -> None:
         """See every event of the session, over lost connections and subscriptions given up on purpose."""

@@ -1,6 +1,7 @@
 """What will go wrong and when: a sequence that depends on the seed alone."""
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 FAULTS: dict[str, int] = {
@@ -19,6 +20,10 @@ FAULTS: dict[str, int] = {
     "lose redis power": 1,
 }
 """Each fault with its weight."""
+NETWORK_FAULTS = ("cut workers", "cut clients", "delay workers", "hold back workers", "lose a reply")
+"""Those of them that need everything on one machine."""
+HOST_FAULTS: dict[str, int] = {"part hosts": 7, "part hosts one way": 7, "slow host": 3}
+"""What takes their place where there are several hosts, between any two of them."""
 CLOCK_FAULTS: dict[str, int] = {"put clock forward": 4, "put clock back": 4}
 """What comes to them where the server's clock can be moved."""
 ARCHIVE_FAULTS: dict[str, int] = {"lose all workers": 2}
@@ -53,12 +58,16 @@ def make_plan(
     archive: bool = False,
     memory: bool = False,
     errands: bool = False,
+    apart: bool = False,
 ) -> list[Fault]:
-    """The faults of a run, ``pace`` seconds apart on average. With ``clock`` the server's clock jumps as well, and with
-    ``archive`` all workers are away for longer than some sessions live. With ``memory`` its store is away.
+    """The faults of a run, ``pace`` seconds apart on average; with ``apart`` those of several hosts.
+
+    With ``clock`` the server's clock jumps as well, and with ``archive`` all workers are away for longer than some
+    sessions live. With ``memory`` its store is away.
     """
     chance, plan, at = random.Random(seed), [], 1.0
-    faults = FAULTS | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
+    faults = FAULTS if not apart else _without(FAULTS, NETWORK_FAULTS) | HOST_FAULTS
+    faults = faults | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
     faults |= (MEMORY_FAULTS if memory else {}) | (ERRAND_FAULTS if errands else {})
     while at < seconds:
         kind = chance.choices(list(faults), list(faults.values()))[0]
@@ -66,3 +75,7 @@ def make_plan(
         plan.append(Fault(at, kind, chance.randrange(1000), lasting))
         at += chance.expovariate(1 / pace)
     return plan
+
+
+def _without(faults: dict[str, int], names: Collection[str]) -> dict[str, int]:
+    return {kind: weight for kind, weight in faults.items() if kind not in names}

@@ -113,8 +113,8 @@ class Rolling(Chaos):
         started = (event for one in self.conversations for event in one.seen if event.type == "turn_started")
         return any(event.worker.startswith(name) for event in started)
 
-    def _start_host(self, before: Supervised | None = None) -> Supervised:
-        host = super()._start_host(before)
+    def _start_host(self, number: int, before: Supervised | None = None) -> Supervised:
+        host = super()._start_host(number, before)
         self._releases[host.process.pid] = self._release(before)
         return host
 
@@ -128,7 +128,7 @@ class Rolling(Chaos):
         for one in theirs:
             one.older = self.older
         talks, reads = [one.session for one in theirs], [one.session for one in [*ours, *theirs]]
-        self.older.start(self._processes.start, self.to_clients.url, self.seed, talks, reads)
+        self.older.start(self._processes.start, self.network.clients_url(), self.seed, talks, reads)
         return [*ours, *theirs]
 
     async def _count_free_places(self) -> int:
