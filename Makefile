@@ -12,7 +12,7 @@ NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-c
   langchain-openai langchain-elasticsearch langchain-pinecone langchain-postgres langchain-redis pinecone openai anthropic ag-ui-protocol
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
+.PHONY: help setup check format test test-all sealed clients mcp neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ sealed: $(VENV)/.dev ## Run the tests of sessions on workers again, with encrypt
 
 clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients against the gateway; npm installs them first
 	@$(BIN)/pytest -n 0 -k official tests/gateway $(ARGS)
+
+mcp: $(VENV)/.mcp $(VENV)/.dev ## Run the official conformance suite of MCP, and servers of others; npm and pip install them first
+	@$(BIN)/pytest -n $(JOBS) tests/worker/mcp/test_official.py tests/gateway/test_mcp_official.py $(ARGS)
 
 neighbours: $(VENV)/.dev ## Test the adapters on the frameworks' newest releases, with the suites that these publish
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEIGHBOURS)
@@ -107,6 +110,13 @@ clean: ## Remove everything that the other verbs have made
 $(VENV)/.clients: tests/clients/package-lock.json | $(VENV)/.made
 	@mkdir -p $(VENV)/clients && cp tests/clients/package.json tests/clients/package-lock.json $(VENV)/clients/
 	@npm ci --prefix $(VENV)/clients --no-audit --no-fund --loglevel error
+	@touch $@
+
+$(VENV)/.mcp: tests/mcp/package-lock.json tests/mcp/requirements.txt | $(VENV)/.made
+	@mkdir -p $(VENV)/mcp && cp tests/mcp/package.json tests/mcp/package-lock.json $(VENV)/mcp/
+	@npm ci --prefix $(VENV)/mcp --no-audit --no-fund --loglevel error
+	@sh .ci/venv $(VENV)/mcp/python
+	@$(VENV)/mcp/python/bin/python -m pip install --quiet --disable-pip-version-check -r tests/mcp/requirements.txt
 	@touch $@
 
 # The tests that a framework publishes are in its source distribution: that of the release that is installed.

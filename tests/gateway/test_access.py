@@ -708,6 +708,23 @@ async def test_trailers_never_become_headers(redis_url, trailer):
         assert seen == [["host", "content-type", "transfer-encoding", "trailer", "connection"]]
 
 
+async def test_white_space_around_the_value_of_a_header_is_no_part_of_it(redis_url):
+    seen = []
+
+    async def caller_of(request):
+        seen.append(request.headers["x-name"])
+        return await Access().caller(request, stream=False)
+
+    async with open_gateway(redis_url, access=caller_of) as (api, _):
+        port = int(api.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET /sessions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Name: \t a b \t \r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode())
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert seen == ["a b"]
+
+
 @pytest.mark.parametrize(
     "more", [b"0\r\nx-more: ", b"0\r\n", b"5;"], ids=["a trailer", "trailers", "an extension"]
 )

@@ -13,6 +13,7 @@ from support.eventually import wait_until_async
 from support.gateway import keys, open_gateway, programs, stand
 from support.gateway_process import Stand
 from support.here import running_worker
+from support.mcp_servers import without_watcher
 from support.stage import FIRST_WORDS
 
 from antiphon import Agent, tool
@@ -43,14 +44,6 @@ async def opened(api, mode="auto", key=None):
     ):
         yield client
     await without_watcher()
-
-
-async def without_watcher():
-    """End the task in which the library for server-sent events looks, once a loop, whether the process ends."""
-    for task in asyncio.all_tasks():
-        if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher":
-            task.cancel()
-            await asyncio.wait([task])
 
 
 async def asked(client, name, **arguments):

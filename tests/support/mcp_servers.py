@@ -21,6 +21,14 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+async def without_watcher() -> None:
+    """End the task in which the library for server-sent events looks, once a loop, whether the process ends."""
+    for task in asyncio.all_tasks():
+        if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher":
+            task.cancel()
+            await asyncio.wait([task])
+
+
 class Desk:
     """A server over HTTP. ``seen`` has the credentials of each request, and the method of the protocol.
 

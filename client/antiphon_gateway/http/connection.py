@@ -22,7 +22,7 @@ class Connection(HttpToolsProtocol):
     """Closes a connection whose head takes longer than ``HEAD_SECONDS``, or has more than ``HEAD_BYTES``.
 
     Extensions of chunks and trailers count as well. Trailers, which may follow a body in chunks, are dropped: as
-    headers they would be read by some and not by others.
+    headers they would be read by some and not by others. The parser leaves white space after a value in it.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -53,7 +53,7 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._trailers:
-            super().on_header(name, value)
+            super().on_header(name, value.strip(b" \t"))
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes = 0

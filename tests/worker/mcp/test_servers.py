@@ -81,6 +81,19 @@ async def test_arguments_that_do_not_fit_are_not_sent():
     assert ("", "tools/call") not in desk.seen
 
 
+async def test_nulls_that_the_schema_does_not_accept_are_left_out():
+    server = program("""
+    @server.tool()
+    def greet(name: str, title: str = "", note: str | None = "none") -> str:
+        "Greet."
+        return f"{title}{name}, {note}"
+    """)
+    [call], _ = await answered(tool_call("demo__greet", name="Ada", title=None, note=None), mcp=[server])
+    assert (call.result, call.is_error) == ("Ada, None", False)
+    [call], _ = await answered(tool_call("demo__greet", name=None), mcp=[server])
+    assert (call.is_error, "expected string - at `$.name`" in call.result) == (True, True), call.result
+
+
 async def test_an_error_of_the_tool_is_an_error_result():
     server = raw_program("""
         for message in messages():

@@ -51,10 +51,24 @@ class RemoteTool(Tool[..., Any]):
         self.approval = server.rule(remote)
 
     def bind(self, arguments: Arguments, context: Context) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments as they are, and the context. Raises ``ToolArgumentsInvalid``."""
+        """Return the arguments, and the context. Raises ``ToolArgumentsInvalid``.
+
+        Models also write null for what they leave out: it is left out where the schema does not accept it.
+        """
+        given = arguments
         if reasons := misfits(arguments, self.parameters):
+            given = {name: one for name, one in arguments.items() if one is not None or not self._omits(name)}
+            reasons = reasons if given == arguments else misfits(given, self.parameters)
+        if reasons:
             raise ToolArgumentsInvalid(f"The arguments do not match {self.name}: {'; '.join(reasons)}.")
-        return [arguments, context], {}
+        return [given, context], {}
+
+    def _omits(self, name: str) -> bool:
+        """Return whether an argument may be left out, and may not be null."""
+        schema: dict[str, Any] = {**self.parameters}
+        known: dict[str, Any] = schema.get("properties", {})
+        alone: dict[str, Any] = {**schema, "properties": {name: known.get(name)}, "required": []}
+        return name in known and name not in schema.get("required", ()) and bool(misfits({name: None}, alone))
 
     def bound(self, run: Run) -> RemoteTool:
         """Return the tool as a turn calls it: with this function."""
