@@ -20,6 +20,7 @@ from antiphon.model.budget import Budget, BudgetScope, BudgetState
 from antiphon.model.promotions import Promotion
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import FollowedEvent
+from antiphon.redis.budget_lists import BudgetPage
 from antiphon.redis.budgets import AsyncBudgets
 from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
@@ -867,6 +868,19 @@ class Budgets(Synchronous[AsyncBudgets]):
         []
         """
         return call(self._async.read())
+
+    def page(self, *, tenant: str | None = None, cursor: str | None = None) -> BudgetPage:
+        """Read a page of all stored budgets of this scope: of each name, and of all names (``name`` is None).
+
+        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, in no order; a name may be
+        repeated while budgets change. Budgets that an App declares are not listed. Raises ``UsageError`` for a
+        ``cursor`` that no page had, and ``StoreError``.
+
+        >>> page = client.budgets("tenant", None).page()
+        >>> [(one.name, one.state.budget.limit) for one in page.budgets]
+        [('acme', 5), ('acme', 60)]
+        """
+        return call(self._async.page(tenant=tenant, cursor=cursor))
 
 
 class Schedules(Synchronous[AsyncSchedules]):

@@ -691,6 +691,13 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
     page.find("#overview details summary").click()
     page.shows("#overview", "Agents", "Revision", "Feedback", "$0.0000")
     assert {one.rpartition("/")[2] for one in page.run(READ_ABOUT, "agents")} == {"agents", "agents.js"}
+    operation.call(
+        "PUT", "/budgets/tenant?name=acme", {"budgets": [{"cost": 5}, {"tokens": 100, "per": "month"}]}
+    )
+    assert page.run(READ_ABOUT, "budgets") == []
+    page.find("#overview details:last-child summary").click()
+    page.shows("#overview", "acme", "$5.00 per day", "100 tokens per month", "$0.00 (0 %)")
+    operation.call("PUT", "/budgets/tenant?name=acme", {"budgets": None})
     page.shows("#filters", "Failed 3")
     page.run("const one = document.querySelector('select[aria-label=Error]');"
              "one.value = 'provider_rejected'; one.dispatchEvent(new Event('change'))")  # fmt: skip

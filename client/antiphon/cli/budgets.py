@@ -21,6 +21,7 @@ from antiphon.cli.arguments import (
 from antiphon.cli.terminal import clock_time
 from antiphon.client import AsyncBudgets, AsyncClient
 from antiphon.model.budget import Budget, BudgetScope, BudgetState
+from antiphon.redis.budget_lists import StoredBudget
 
 
 def _set_budgets(argv: list[str]) -> int:
@@ -51,15 +52,39 @@ def budgets(argv: list[str]) -> int:
     """Show the budgets that apply to a name and how much is used; `budgets set` sets them
 
     `antiphon budgets set tenant acme --budget cost=5,per=day` sets them, and `remove tenant acme` removes them. Without
-    a name they are those of all tenants (sessions, users, agents) that have none of their own. Budgets that an App
-    declares are not shown. Each has its own --help.
+    a name they are those of all tenants (sessions, users, agents) that have none of their own. Without any argument
+    all stored budgets are listed. Budgets that an App declares are not shown. Each has its own --help.
     """
-    return _show(_parser(budgets, "budgets").parse_args(argv))
+    options = _parser(budgets, "budgets", scope="?").parse_args(argv)
+    return _show(options) if options.scope else _list(options)
 
 
-def _parser(command: Command, name: str) -> Parser:
+def _list(options: argparse.Namespace) -> int:
+    found = read_client(options, lambda client: _all(client, options.tenant))
+    head = "of, tenant, name, budget, per, reached, used, held, estimated, until"
+    rows = [[one.scope, one.tenant or "-", one.name or "(all others)", *_row(one.state)] for one in found]
+    return print_found(options, found, head, rows, "No budgets are stored.")
+
+
+async def _all(client: AsyncClient, tenant: str | None) -> list[StoredBudget]:
+    """Read all stored budgets, page by page, with a tenant only those of the tenant and its users."""
+    scopes: tuple[BudgetScope, ...] = ("tenant", "user") if tenant else get_args(BudgetScope)
+    found: list[StoredBudget] = []
+    for scope in scopes:
+        cursor = None
+        while True:
+            page = await client.budgets(scope, None).page(tenant=tenant, cursor=cursor)
+            found += page.budgets
+            if (cursor := page.cursor) is None:
+                break
+    return found
+
+
+def _parser(command: Command, name: str, scope: str | None = None) -> Parser:
     parser = command_parser(command, name)
-    parser.add_argument("scope", choices=get_args(BudgetScope), help="session, tenant, user or agent")
+    parser.add_argument(
+        "scope", nargs=scope, choices=get_args(BudgetScope), help="session, tenant, user or agent"
+    )
     parser.add_argument("name", nargs="?", help="its name; default: all names without their own")
     add_tenant(parser, "tenant of the user")
     add_json(parser, "print each budget as a line of JSON")

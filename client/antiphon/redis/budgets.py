@@ -8,17 +8,10 @@ from typing import get_args
 from antiphon.errors import UsageError
 from antiphon.input.ids import session_id, tenant_id, user_name
 from antiphon.model.budget import Budget, BudgetScope, BudgetState, checked_budgets
-from antiphon.redis.cells import Cells
+from antiphon.redis.budget_lists import BudgetPage, home_of, list_budgets
 from antiphon.redis.connections import Connections
-from antiphon.wire.budgets import (
-    ledger_of,
-    read_ledger,
-    stored_budgets,
-    user_of,
-    wake_waiting,
-    write_budgets,
-)
-from antiphon.wire.cell import Cell
+from antiphon.wire.budgets import read_ledgers, stored_budgets, user_of, wake_waiting, write_budgets
+from antiphon.wire.lists.budgets import with_ledgers
 
 CHECKS = {"session": session_id, "tenant": tenant_id}
 
@@ -65,11 +58,23 @@ class AsyncBudgets:
         []
         """
         home = home_of(self._connections.cells, self._scope, self._name)
-        found: list[BudgetState] = []
-        for budget in await stored_budgets(home, self._scope, self._name):
-            ledger = ledger_of(self._scope, self._name, budget) if self._name else ""
-            found.append(await read_ledger(home, ledger, budget) if ledger else BudgetState(budget))
-        return found
+        stored = await stored_budgets(home, self._scope, self._name)
+        return await read_ledgers(home, with_ledgers(self._scope, self._name, stored))
+
+    async def page(self, *, tenant: str | None = None, cursor: str | None = None) -> BudgetPage:
+        """Read a page of all stored budgets of this scope: of each name, and of all names (``name`` is None).
+
+        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, in no order; a name may be
+        repeated while budgets change. Budgets that an App declares are not listed. Raises ``UsageError`` for a
+        ``cursor`` that no page had, and ``StoreError``.
+
+        >>> page = await client.budgets("tenant", None).page()
+        >>> [(one.name, one.state.budget.limit) for one in page.budgets]
+        [('acme', 5), ('acme', 60)]
+        """
+        if self._name:
+            raise UsageError("page() lists the budgets of all names: use budgets(scope, None).")
+        return await list_budgets(self._connections.cells, self._scope, tenant=tenant, cursor=cursor)
 
 
 def payer_name(scope: BudgetScope, name: str | None, tenant: str | None) -> str:
@@ -83,8 +88,3 @@ def payer_name(scope: BudgetScope, name: str | None, tenant: str | None) -> str:
         return ""
     checked = CHECKS.get(scope, user_name)(name)
     return user_of(None if tenant is None else tenant_id(tenant), checked) if scope == "user" else checked
-
-
-def home_of(cells: Cells, scope: str, name: str) -> Cell:
-    """Return the cell with the ledgers of a scope for days and months."""
-    return cells.of_session(name if scope == "session" else f"{scope}:{name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -187,6 +187,16 @@ def user_of(tenant: str | None, user: str) -> str:
     return f"{tenant}\x1f{user}" if tenant else user
 
 
+def split_user(name: str) -> tuple[str | None, str]:
+    """Return the tenant and the user that ``user_of`` has joined.
+
+    >>> split_user(user_of("acme", "alice"))
+    ('acme', 'alice')
+    """
+    tenant, _, user = name.rpartition("\x1f")
+    return tenant or None, user
+
+
 async def scopes_with_budgets(cell: Cell, scopes: Sequence[str]) -> set[str]:
     """Return those of these scopes for which budgets are stored. Raises ``StoreError``."""
     pipe = cell.redis.pipeline(transaction=False)
@@ -226,16 +236,27 @@ def ledger_of(scope: str, name: str, budget: Budget) -> str:
     return f"session::{name}" if budget.per == scope == "session" else ""
 
 
-async def read_ledger(cell: Cell, ledger: str, budget: Budget) -> BudgetState:
-    """Read how much of a budget is used. Raises ``StoreError``."""
-    names = ["from", budget.unit, f"held_{budget.unit}", f"estimated_{budget.unit}"]
+async def read_ledgers(cell: Cell, wanted: Iterable[tuple[str, Budget]]) -> list[BudgetState]:
+    """Read how much of budgets is used, each by its ledger, or '' for one that has none. Raises ``StoreError``."""
+    budgets = [*wanted]
     pipe = cell.redis.pipeline(transaction=False)
     pipe.time()
-    pipe.hmget(cell.keys.spent(ledger), names)
-    (seconds, _), found = await asked(pipe.execute())
+    for ledger, budget in budgets:
+        if ledger:
+            names = ["from", budget.unit, f"held_{budget.unit}", f"estimated_{budget.unit}"]
+            pipe.hmget(cell.keys.spent(ledger), names)
+    (seconds, _), *found = await asked(pipe.execute())
+    read = iter(found)
+    return [
+        _state(budget, next(read), seconds * 1000) if ledger else BudgetState(budget)
+        for ledger, budget in budgets
+    ]
+
+
+def _state(budget: Budget, found: Sequence[bytes | None], now: int) -> BudgetState:
     begun, used, held, estimated = map(number, found)
     ends = window_end(budget.per, begun)
-    if ends is not None and ends <= seconds * 1000:
+    if ends is not None and ends <= now:
         return BudgetState(budget)
     used, held, estimated = (_shown(budget.unit, str(part)) for part in (used, held, estimated))
     return BudgetState(budget, used, held, estimated, ends if begun else None)

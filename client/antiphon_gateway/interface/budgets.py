@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from antiphon.client import AsyncBudgets
-from antiphon.model.budget import Budget, BudgetState
+from antiphon.model.budget import Budget, BudgetScope, BudgetState
+from antiphon.redis.budget_lists import StoredBudget
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.interface.bodies import Given, OfTenant
+
+LISTED: tuple[BudgetScope, ...] = ("tenant", "agent", "user", "session")
+OF_TENANT = ("tenant", "user")
+PAGE = 50
 
 
 class BudgetQuery(OfTenant, kw_only=True):
@@ -31,6 +36,45 @@ class BudgetList(Struct):
     """Budgets, and how much of each is used."""
 
     budgets: list[BudgetState]
+
+
+class BudgetsQuery(OfTenant, kw_only=True):
+    """Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before."""
+
+    scope: BudgetScope | None = None
+    cursor: Annotated[str, Meta(max_length=40)] | None = None
+
+
+class StoredBudgets(Struct):
+    """Stored budgets, and how much of each is used. ``cursor`` is for the next page, null at the end."""
+
+    budgets: list[StoredBudget]
+    cursor: str | None
+
+
+@operation("GET", "/budgets", right="admin")
+async def list_budgets(call: Call[BudgetsQuery, None]) -> StoredBudgets:
+    """List the stored budgets of tenants, agents, users and sessions, and how much of each is used
+
+    A key of one tenant lists those of its tenant and of its tenant's users. Budgets that an App declares are not
+    listed. A page may be empty before the end.
+    """
+    call.caller.check_every_session()
+    asked, tenant = call.query, call.caller.tenant_for(call.query.tenant)
+    if asked.scope is not None and asked.scope not in OF_TENANT:
+        call.caller.check_everywhere()
+    scopes = [one for one in LISTED if asked.scope in (None, one) and (tenant is None or one in OF_TENANT)]
+    begun, _, place = (asked.cursor or ":0").partition(":")
+    found: list[StoredBudget] = []
+    for scope in scopes[scopes.index(begun) if begun in scopes else 0 :]:
+        if len(found) >= PAGE:
+            return StoredBudgets(found, f"{scope}:0")
+        page = await call.client.budgets(scope, None).page(tenant=tenant, cursor=place)
+        found += page.budgets
+        if page.cursor is not None:
+            return StoredBudgets(found, f"{scope}:{page.cursor}")
+        place = "0"
+    return StoredBudgets(found, None)
 
 
 @operation("GET", "/budgets/{scope}", right="admin")
@@ -65,4 +109,4 @@ def _budgets(call: Call[BudgetQuery, Any], *, change: bool) -> AsyncBudgets:
     return call.client.budgets(scope, name, tenant=tenant)
 
 
-OPERATIONS = [show_budgets, set_budgets]
+OPERATIONS = [list_budgets, show_budgets, set_budgets]

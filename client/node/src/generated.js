@@ -122,6 +122,7 @@ export const OPERATIONS = {
   pause_agent: {"method": "POST", "route": "/agents/{agent}/pause", "body": false, "query": []},
   roll_back_agent: {"method": "POST", "route": "/agents/{agent}/roll-back", "body": false, "query": []},
   reset_agent: {"method": "POST", "route": "/agents/{agent}/reset", "body": false, "query": []},
+  list_budgets: {"method": "GET", "route": "/budgets", "body": false, "query": ["tenant", "scope", "cursor"]},
   show_budgets: {"method": "GET", "route": "/budgets/{scope}", "body": false, "query": ["tenant", "name"]},
   set_budgets: {"method": "PUT", "route": "/budgets/{scope}", "body": true, "query": ["tenant", "name"]},
   send_event: {"method": "POST", "route": "/events/{name}", "body": true, "query": []},

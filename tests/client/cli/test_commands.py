@@ -624,6 +624,15 @@ def test_budgets_are_set_shown_and_removed(redis_url):
     assert json.loads(one)["budget"] == {"cost": 0.5}
     assert output("budgets", "user", "alice", "--json", url=redis_url) == "", "that of no tenant"
     output("budgets", "set", "tenant", "--budget", "cost=9", url=redis_url)
+    rows = [line.split()[:4] for line in output("budgets", url=redis_url).splitlines()[1:]]
+    assert rows == [
+        ["tenant", "-", "(all", "others)"],
+        ["tenant", "-", "acme", "$5"],
+        ["tenant", "-", "acme", "100,000"],
+        ["user", "acme", "alice", "$0.5"],
+    ]
+    of_acme = output("budgets", "--tenant", "acme", "--json", url=redis_url).splitlines()
+    assert [json.loads(line)["name"] for line in of_acme] == ["acme", "acme", "alice"]
     assert output("budgets", "set", *acme, "--none", "--json", url=redis_url) == ""
     assert "$9" in output("budgets", "remove", *acme, url=redis_url)
     output("budgets", "remove", "tenant", url=redis_url)

@@ -18,7 +18,7 @@ from antiphon.wire.budgets import (
     Unpriced,
     capture,
     note_waiting,
-    read_ledger,
+    read_ledgers,
     reserve,
     wake_waiting,
     window_end,
@@ -171,7 +171,7 @@ async def test_a_new_window_begins_with_nothing(cell, per):
     await capture(cell, call("t1"), [ledger], cost=100 * CENT, tokens=1)
     answer = await ask(cell, call("t2"), payer)
     assert isinstance(answer, Reached)
-    state = await read_ledger(cell, ledger, payer.own[0])
+    (state,) = await read_ledgers(cell, [(ledger, payer.own[0])])
     assert state.used == 1.0
     await cell.wait(answer.ms - 1)
     assert isinstance(await ask(cell, call("t2"), payer), Reached)

@@ -9,7 +9,7 @@ import { TurnRow } from "./showing/turn_row.js";
 
 // Panels that are closed at first: the title, and a module of panels/ that exports a class `Panel`, which has a `node` and `read()`.
 // `read()` is called when the panel opens and at each look while it is open; it returns null if this key may not see it.
-const FOLDED = [["Agents", () => import("./panels/agents.js")]];
+const FOLDED = [["Agents", () => import("./panels/agents.js")], ["Budgets", () => import("./panels/budgets.js")]];
 
 /** `counts` of the list of sessions; `refresh` reads what this shows. */
 export class Overview {
