@@ -32,7 +32,7 @@ class AsyncBudgets:
         self, connections: Connections, scope: BudgetScope, name: str | None, tenant: str | None
     ) -> None:
         self._connections = connections
-        self._scope = scope
+        self._scope: BudgetScope = scope
         self._name = payer_name(scope, name, tenant)
 
     async def set(self, budgets: Iterable[Budget] | None) -> None:

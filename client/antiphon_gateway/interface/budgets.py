@@ -13,7 +13,7 @@ from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.interface.bodies import Given, OfTenant
 
 LISTED: tuple[BudgetScope, ...] = ("tenant", "agent", "user", "session")
-OF_TENANT = ("tenant", "user")
+OF_TENANT: tuple[BudgetScope, ...] = ("tenant", "user")
 PAGE = 50
 
 
@@ -63,10 +63,13 @@ async def list_budgets(call: Call[BudgetsQuery, None]) -> StoredBudgets:
     asked, tenant = call.query, call.caller.tenant_for(call.query.tenant)
     if asked.scope is not None and asked.scope not in OF_TENANT:
         call.caller.check_everywhere()
-    scopes = [one for one in LISTED if asked.scope in (None, one) and (tenant is None or one in OF_TENANT)]
+    scopes: list[BudgetScope] = [
+        one for one in LISTED if asked.scope in (None, one) and (tenant is None or one in OF_TENANT)
+    ]
     begun, _, place = (asked.cursor or ":0").partition(":")
+    at = next((n for n, one in enumerate(scopes) if one == begun), 0)
     found: list[StoredBudget] = []
-    for scope in scopes[scopes.index(begun) if begun in scopes else 0 :]:
+    for scope in scopes[at:]:
         if len(found) >= PAGE:
             return StoredBudgets(found, f"{scope}:0")
         page = await call.client.budgets(scope, None).page(tenant=tenant, cursor=place)
