@@ -61,10 +61,10 @@ WORKER_ORDER = [
 GATEWAY_ORDER = [
     "serve api",
     "app",
-    "interface frontends openai mcp page",
+    "interface frontends openai mcp page a2a",
     "http",
     "settings turn_stream",
-    "access observing",
+    "access observing published",
     "problems",
 ]
 
@@ -84,6 +84,8 @@ OWNERS = {
     "langgraph": ["antiphon.ext.langgraph"],
     "llama_index": ["antiphon.ext.llama_index"],
     "pydantic_ai": ["antiphon.ext.pydantic_ai"],
+    "a2a": ["antiphon_gateway.a2a.*"],
+    "google": ["antiphon_gateway.a2a.*"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.secret", "antiphon.encryption.cipher"],
     "jwt": ["antiphon_gateway.access.tokens"],

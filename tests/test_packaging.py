@@ -21,7 +21,9 @@ from support.source_tree import ROOT, WHEELS, modules, packages
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = re.compile(r'^import .*"(\..+)";$|\bimport\("(\..+)"\)', re.MULTILINE)
 # Modules that need an extra of their own.
+A2A = ("answers", "bindings", "card", "errors", "listing", "methods", "parts", "tasks")
 OTHERS = (
+    *(f"antiphon_gateway.a2a.{name}" for name in A2A),
     "antiphon_gateway.frontends.ag_ui",
     "antiphon_gateway.mcp.server",
     "antiphon_gateway.mcp.tasks",
@@ -39,6 +41,7 @@ def all_of(package: str) -> list[str]:
 
 # What each extra brings, imported by those who use it.
 EXTRAS = {
+    "a2a": [f"antiphon_gateway.a2a.{name}" for name in A2A],
     "ag-ui": ["antiphon_gateway.frontends.ag_ui"],
     "cli": ["antiphon.cli.screen"],
     "demo": ["antiphon_demo.command", "antiphon_demo.valkey", "antiphon_demo.modelserver.__main__"],

@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from antiphon_gateway.observing.metrics import GatewayMetrics
     from antiphon_gateway.observing.traces import GatewayTraces
     from antiphon_gateway.problems import Refused
+    from antiphon_gateway.published import A2AAgent, Skill
     from antiphon_gateway.settings import Limits
 
-__all__ = ["Access", "Caller", "Gateway", "GatewayMetrics", "GatewayTraces", "Limits", "Refused", "gateway"]
+__all__ = [
+    "A2AAgent", "Access", "Caller", "Gateway", "GatewayMetrics", "GatewayTraces", "Limits", "Refused", "Skill",
+    "gateway",
+]  # fmt: skip
 
 __getattr__, __dir__ = names_of(
     __name__,
     {
+        "A2AAgent": "published",
         "Access": "access.access",
         "Caller": "access.caller",
         "Gateway": "app",
@@ -27,6 +32,7 @@ __getattr__, __dir__ = names_of(
         "GatewayTraces": "observing.traces",
         "Limits": "settings",
         "Refused": "problems",
+        "Skill": "published",
         "gateway": "app",
     },
 )

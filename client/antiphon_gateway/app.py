@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Protocol, cast
@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon.input.values import is_a
+from antiphon_gateway.a2a import operations as a2a_routes
 from antiphon_gateway.access.access import Access, check_origin
 from antiphon_gateway.access.caller import Caller
 from antiphon_gateway.frontends import ag_ui, ai_sdk
@@ -50,6 +51,7 @@ from antiphon_gateway.openai import (
 from antiphon_gateway.openai.errors import openai_error
 from antiphon_gateway.page import files
 from antiphon_gateway.problems import Draining, Refused, problem_response
+from antiphon_gateway.published import A2AAgent, published
 from antiphon_gateway.settings import Limits, is_origin
 
 log = logging.getLogger("antiphon.gateway")
@@ -57,7 +59,7 @@ log = logging.getLogger("antiphon.gateway")
 CallerOf = Callable[[Request], Awaitable[Caller]]
 HEADERS = [
     "authorization", "content-type", "idempotency-key", "last-event-id", "traceparent",
-    "mcp-protocol-version", "mcp-method", "mcp-name",
+    "mcp-protocol-version", "mcp-method", "mcp-name", "a2a-version", "a2a-extensions",
 ]  # fmt: skip
 METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"}
 NO_ROUTE = "none"
@@ -78,14 +80,15 @@ def gateway(
     cors: Iterable[str] = (),
     metrics: Counting | None = None,
     traces: Tracing | None = None,
+    a2a: Iterable[A2AAgent] = (),
 ) -> Gateway:
     """Return an ASGI application that serves the sessions of ``client`` over HTTP.
 
     Mount it in Starlette or FastAPI, or run ``antiphon serve``. ``access`` says who may what: an ``Access``, or a
     coroutine function of your own that returns the ``Caller`` of a request or raises ``Refused``. Without it, only
     programs on this machine may call. ``cors`` are the other origins whose pages may call. ``metrics`` is a
-    ``GatewayMetrics`` that counts, and ``traces`` a ``GatewayTraces`` that makes spans. The client remains yours to
-    close. Raises ``SettingsError``.
+    ``GatewayMetrics`` that counts, and ``traces`` a ``GatewayTraces`` that makes spans. ``a2a`` are the agents that
+    other agents may call by the A2A protocol. The client remains yours to close. Raises ``SettingsError``.
 
     >>> from antiphon import AsyncClient
     >>> app = gateway(AsyncClient("redis://localhost:6379/0"))
@@ -100,7 +103,7 @@ def gateway(
         raise SettingsError(
             "cors= must be a list of origins such as https://chat.example.com, without * or a path."
         )
-    return Gateway(client, access, limits or Limits(), cors, metrics, traces)
+    return Gateway(client, access, limits or Limits(), cors, metrics, traces, published(a2a))
 
 
 class Gateway:
@@ -117,9 +120,11 @@ class Gateway:
         cors: Iterable[str],
         metrics: Counting | None,
         traces: Tracing | None,
+        a2a: Mapping[str, A2AAgent],
     ) -> None:
         own = access if isinstance(access, Access) else Access()
-        self._services = Services(client, own, limits, counting=metrics)
+        closed = own.closed or (access is not None and access is not own)
+        self._services = Services(client, own, limits, counting=metrics, a2a=a2a, closed=closed)
         self._traces = traces
         self._caller_of = None if access is None or isinstance(access, Access) else access
         self._routes = Routes(operations())
@@ -228,6 +233,8 @@ class Gateway:
         """Return the error response in the form that the route's callers expect."""
         self._services.refused(error)
         below = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        if below.startswith(a2a_routes.ROOT):
+            return a2a_routes.refusal(error, request.scope.get("route", NO_ROUTE))
         return openai_error(error) if below.startswith("/v1/") else problem_response(error)
 
     async def _answer(self, request: Request, known: Operation, path: dict[str, str]) -> Any:
@@ -281,8 +288,8 @@ def _document() -> dict[str, Any]:
 def operations() -> list[Operation]:
     """Return all operations, in the order of the reference."""
     rooms = (
-        sessions, stored_files, turns, administration, budgets, sent_events, events, ai_sdk, ag_ui, responses,
-        compaction, input_tokens, conversations, models, chat, mcp, files,
+        sessions, stored_files, turns, administration, budgets, sent_events, events, ai_sdk, ag_ui, a2a_routes,
+        responses, compaction, input_tokens, conversations, models, chat, mcp, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]

@@ -81,7 +81,7 @@ async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]
         status = _Status(settings, urls, prefix)
         app = gateway(
             client, access=access, limits=settings.limits, cors=settings.origins, metrics=status.metrics,
-            traces=_traces(settings),
+            traces=_traces(settings), a2a=settings.agents,
         )  # fmt: skip
         with _listening(settings) as listening, status.served(app):
             port = listening.getsockname()[1]

@@ -13,6 +13,7 @@ from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import read_keys
 from antiphon_gateway.access.signers import read_signers
 from antiphon_gateway.access.tokens import JwtSettings
+from antiphon_gateway.published import A2AAgent, read_agents
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECRET_BYTES = 32
@@ -53,6 +54,7 @@ class GatewaySettings(CommandSettings):
     port: int = setting(8700, "The port to listen on; 0 for any that is free", PORT)
     keys: str = setting("", "A file with the hashes of API keys; separate several with commas")
     signers: str = setting("", "A file of services that may send signed events")
+    a2a: str = setting("", "A file of agents that other agents may call by the A2A protocol")
     secret: str = setting(
         "", "Signs stream tokens; 32 bytes or more, the same for every replica", LONG_SECRET
     )
@@ -116,6 +118,11 @@ class GatewaySettings(CommandSettings):
     def origins(self) -> list[str]:
         """The origins of ``cors``."""
         return [one.strip() for one in self.cors.split(",") if one.strip()]
+
+    @property
+    def agents(self) -> list[A2AAgent]:
+        """The agents of the file ``a2a``. Raises ``SettingsError``."""
+        return read_agents(Path(self.a2a)) if self.a2a else []
 
     @property
     def limits(self) -> Limits:

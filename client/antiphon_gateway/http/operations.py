@@ -15,7 +15,7 @@ import inspect
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
@@ -251,6 +251,8 @@ class Services:
     stopping: Stopping = field(default_factory=Stopping)
     watch: Watch = field(default_factory=Watch)
     counting: Counting | None = None
+    a2a: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    closed: bool = False
     secret: SharedSecret = field(init=False)
 
     def __post_init__(self) -> None:
@@ -282,14 +284,15 @@ class Call(Generic[Q, B]):
         """Return the path of something of this gateway, from the place where it is mounted."""
         return "/".join([self.request.scope.get("root_path", ""), *(quote(one, safe="") for one in segments)])
 
-    def new_session(self, key: str | None) -> str:
+    def new_session(self, key: str | None, route: str = "") -> str:
         """Return a new session id that the caller may use; the same one for the same key of the same route.
 
+        ``route`` stands for several paths that mean the same.
         It cannot be predicted: another tenant would take it first.
         """
         who = self.caller.name, self.caller.tenant or ""
         digest = self.services.secret.digest
-        new = new_session_id() if key is None else digest(*who, self.request.url.path, key)[:32]
+        new = new_session_id() if key is None else digest(*who, route or self.request.url.path, key)[:32]
         allowed = self.caller.sessions
         return next((one[:-1] for one in allowed or () if one.endswith("*")), "") + new
 

@@ -1,0 +1,116 @@
+"""Lists the tasks of an agent: of one context, or of all that the caller may use."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE, MAX_LIST_TASKS_PAGE_SIZE
+from a2a.utils.errors import InvalidParamsError
+
+from antiphon.errors import InvalidId, TurnDeleted, TurnNotFound, WrongTenant
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.turn_info import TurnInfo
+from antiphon_gateway.a2a.parts import Address
+from antiphon_gateway.a2a.tasks import changed_at, state_of, task_of
+from antiphon_gateway.http.operations import Call
+from antiphon_gateway.published import A2AAgent
+
+MOST_LOOKED_AT = 1000
+"""So many turns, the newest ones of the sessions used last, are looked at."""
+AT_ONCE = 50
+
+
+async def list_tasks(
+    call: Call[Any, Any], agent: A2AAgent, asked: pb.ListTasksRequest, address: Callable[[TurnInfo], Address]
+) -> pb.ListTasksResponse:
+    """Return a page of tasks, the last change first. Raises ``InvalidParamsError``."""
+    size, history = _size(asked), asked.history_length if asked.HasField("history_length") else None
+    if (history or 0) < 0:
+        raise InvalidParamsError("historyLength must not be negative.")
+    after = _place(asked.page_token) if asked.page_token else None
+    since = asked.status_timestamp_after.ToMilliseconds() if asked.HasField("status_timestamp_after") else 0
+    found = [
+        info async for info in _turns(call, asked.context_id)
+        if info.agent == agent.name and asked.status in (pb.TASK_STATE_UNSPECIFIED, state_of(info))
+        and changed_at(info) >= since
+    ]  # fmt: skip
+    found.sort(key=_key, reverse=True)
+    rest = [info for info in found if after is None or _key(info) < after]
+    page = rest[:size]
+    tasks = [task_of(one, address(one), history=history, artifacts=asked.include_artifacts) for one in page]
+    token = _token(page[-1]) if len(rest) > size else ""
+    return pb.ListTasksResponse(tasks=tasks, next_page_token=token, page_size=size, total_size=len(found))
+
+
+async def _turns(call: Call[Any, Any], context: str) -> AsyncGenerator[TurnInfo]:
+    some: list[AsyncTurn] = []
+    async with aclosing(_handles(call, context)) as handles:
+        looked_at = 0
+        async for turn in handles:
+            looked_at += 1
+            some.append(turn)
+            if len(some) == AT_ONCE or looked_at == MOST_LOOKED_AT:
+                for info in await _read(some):
+                    yield info
+                some = []
+            if looked_at == MOST_LOOKED_AT:
+                return
+    for info in await _read(some):
+        yield info
+
+
+async def _handles(call: Call[Any, Any], context: str) -> AsyncGenerator[AsyncTurn]:
+    if context:
+        sessions = [context] if call.caller.may_use(context) else []
+        await call.check_life()
+    else:
+        known = call.client.sessions(tenant=call.caller.tenant, limit=MOST_LOOKED_AT)
+        sessions = [one.session_id async for one in known if call.caller.may_use(one.session_id)]
+    for session in sessions:
+        try:
+            async for turn in call.client.turns(session, tenant=call.caller.tenant):
+                yield turn
+        except (InvalidId, WrongTenant):
+            continue
+
+
+async def _read(turns: list[AsyncTurn]) -> list[TurnInfo]:
+    """Read turns at once, without those that have gone in the meantime."""
+    found = await asyncio.gather(*(turn.info() for turn in turns), return_exceptions=True)
+    infos: list[TurnInfo] = []
+    for one in found:
+        if isinstance(one, TurnInfo):
+            infos.append(one)
+        elif not isinstance(one, TurnNotFound | TurnDeleted):
+            raise one
+    return infos
+
+
+def _size(asked: pb.ListTasksRequest) -> int:
+    if not asked.HasField("page_size"):
+        return DEFAULT_LIST_TASKS_PAGE_SIZE
+    if not 1 <= asked.page_size <= MAX_LIST_TASKS_PAGE_SIZE:
+        raise InvalidParamsError(f"pageSize must be between 1 and {MAX_LIST_TASKS_PAGE_SIZE}.")
+    return asked.page_size
+
+
+def _key(info: TurnInfo) -> tuple[int, str]:
+    return changed_at(info), info.turn_id
+
+
+def _token(info: TurnInfo) -> str:
+    return urlsafe_b64encode("{} {}".format(*_key(info)).encode()).decode()
+
+
+def _place(token: str) -> tuple[int, str]:
+    try:
+        at, _, turn = urlsafe_b64decode(token.encode()).decode().partition(" ")
+        return int(at), turn
+    except (Error, ValueError):
+        raise InvalidParamsError("pageToken must be the nextPageToken of a list of tasks.") from None

@@ -1,0 +1,325 @@
+"""The methods of the protocol, on the turns of one published agent. Each call of any task is served by any gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any, NamedTuple
+
+import msgspec
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from a2a.utils.proto_utils import validate_proto_required_fields
+from google.protobuf.message import Message as Proto
+
+from antiphon.errors import (
+    AlreadyDecided,
+    InvalidId,
+    KeyReused,
+    NotFound,
+    NotSuspended,
+    StreamGap,
+    TurnNotFound,
+    WrongTenant,
+)
+from antiphon.input.ids import session_id, turn_id_of_key
+from antiphon.model import TERMINAL, Message
+from antiphon.redis.deciding import decide_in_tree
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.turn_info import TurnInfo
+from antiphon.text import number
+from antiphon.wire.keys import PREFIX
+from antiphon_gateway.a2a.answers import read_answers
+from antiphon_gateway.a2a.listing import list_tasks
+from antiphon_gateway.a2a.parts import Address, check_parts, ours, plain
+from antiphon_gateway.a2a.tasks import METADATA, STOPS, Updates, as_submitted, open_of, state_of, task_of
+from antiphon_gateway.http.operations import Call
+from antiphon_gateway.published import A2AAgent
+
+BLOCK_SECONDS = 300.0
+"""So long a message waits for its task; then the task is returned as it is."""
+CANCEL_SECONDS = 10.0
+LONGEST_ID = 500
+"""Of a message, in characters."""
+
+
+class Update(msgspec.Struct):
+    """What is sent to the reader of a task. ``seq`` is that of the event, if this is the last update that it makes."""
+
+    value: pb.StreamResponse
+    seq: int | None = None
+
+
+class Sent(NamedTuple):
+    """The turn of a message. Its updates come after the cursor ``after``, where it was as in ``before``."""
+
+    turn: AsyncTurn
+    after: int
+    before: TurnInfo
+
+
+class Methods:
+    """The methods, for one request to one agent."""
+
+    def __init__(self, call: Call[Any, Any], agent: A2AAgent, url: str) -> None:
+        self._call, self._agent, self._url = call, agent, url
+
+    async def send(self, asked: pb.SendMessageRequest) -> pb.SendMessageResponse:
+        """Begin a task or continue one, and return it when it has ended or asks for input."""
+        turn = (await self._sent(asked)).turn
+        if not asked.configuration.return_immediately:
+            await self._until_it_stops(turn)
+        return pb.SendMessageResponse(task=await self._task(turn, _history(asked.configuration)))
+
+    async def stream(self, asked: pb.SendMessageRequest) -> AsyncGenerator[Update]:
+        """Begin a task or continue one, and follow it until it has ended or asks for input."""
+        sent = await self._sent(asked)
+        first = task_of(sent.before, self.address(sent.before), history=_history(asked.configuration))
+        if sent.before.status in TERMINAL:
+            return _only(first)
+        return self._followed(sent.turn, first, sent.after, stops=True)
+
+    async def get(self, asked: pb.GetTaskRequest) -> pb.Task:
+        """Return a task as it is now."""
+        self._call.caller.check_right("read")
+        return await self._task(await self._turn(asked.id), _history(asked))
+
+    async def list(self, asked: pb.ListTasksRequest) -> pb.ListTasksResponse:
+        """Return tasks of the agent, the last change first."""
+        self._call.caller.check_right("read")
+        return await list_tasks(self._call, self._agent, asked, self.address)
+
+    async def cancel(self, asked: pb.CancelTaskRequest) -> pb.Task:
+        """Cancel a task, and return it once it has ended."""
+        self._call.caller.check_right("write")
+        turn = await self._turn(asked.id)
+        status = await turn.status()
+        if status not in TERMINAL:
+            status = await turn.cancel("cancelled by the client")
+            status = "" if status == "cancelled" else status
+        if status in TERMINAL:
+            raise TaskNotCancelableError(f"The task is {status} already.")
+        if status == "requested":
+            await self._call.services.stopping.within(CANCEL_SECONDS, turn.ended())
+        return await self._task(turn, None)
+
+    async def subscribe(
+        self, asked: pb.SubscribeToTaskRequest, after: int | None = None
+    ) -> AsyncGenerator[Update]:
+        """Follow a task to its end, after the update with the ``seq`` that a reader has seen last."""
+        self._call.caller.check_right("read")
+        turn = await self._turn(asked.id)
+        info = await turn.info()
+        if info.status in TERMINAL and after is None:
+            raise UnsupportedOperationError(f"The task is {info.status}: read it with GetTask.")
+        newest = await self._newest(turn)
+        cursor = newest if after is None else min(after, newest)
+        updates = await self._folded(turn, info, cursor)
+        first = task_of(info, self.address(info)) if updates is None else updates.task(info)
+        return self._followed(turn, first, cursor, stops=False, updates=updates)
+
+    def no_push(self) -> Proto:
+        """Push notifications are not supported."""
+        raise PushNotificationNotSupportedError
+
+    def no_card(self) -> Proto:
+        """There is no extended card."""
+        raise UnsupportedOperationError("The agent has no extended card.")
+
+    def address(self, info: TurnInfo) -> Address:
+        """Return the function that makes the URL of a stored file of the turn's session."""
+
+        def url(name: str) -> str:
+            return self._url + self._call.address("sessions", info.session_id, "files", name)
+
+        return url
+
+    # A message.
+
+    async def _sent(self, asked: pb.SendMessageRequest) -> Sent:
+        """Return the turn of a message: a new one, one that continues, or that of the same message before."""
+        self._call.caller.check_right("write")
+        validate_proto_required_fields(asked)
+        message = asked.message
+        if message.role != pb.ROLE_USER:
+            raise InvalidParamsError("A message to an agent has the role ROLE_USER.")
+        if len(message.message_id) > LONGEST_ID:
+            raise InvalidParamsError(f"A messageId has at most {LONGEST_ID} characters.")
+        check_parts(message.parts, self._agent)
+        _history(asked.configuration)
+        if asked.configuration.HasField("task_push_notification_config"):
+            raise PushNotificationNotSupportedError
+        return await (self._continued(message) if message.task_id else self._begun(asked))
+
+    async def _begun(self, asked: pb.SendMessageRequest) -> Sent:
+        """Submit a new turn, or find the one that the message has begun."""
+        message, call = asked.message, self._call
+        said = [Message.user(ours(message.parts))]
+        brought = {
+            "messageId": message.message_id,
+            "metadata": plain(message.metadata) | plain(asked.metadata),
+        }
+        if message.reference_task_ids:
+            brought["referenceTaskIds"] = [*message.reference_task_ids]
+        options: dict[str, Any] = {
+            "agent": self._agent.name, "tenant": call.caller.tenant, "key": f"a2a:{message.message_id}",
+            "metadata": {METADATA: {name: value for name, value in brought.items() if value}},
+            "user": call.caller.user_for(_user(brought["metadata"])),
+        }  # fmt: skip
+        if message.context_id:
+            call.caller.check_session(message.context_id)
+            turn = await call.client.submit(message.context_id, said, **options)
+        else:
+            turn = await self._in_new_context(message.message_id, said, options)
+        info = await turn.info()
+        return Sent(turn, 0, as_submitted(info))
+
+    async def _in_new_context(self, message: str, said: list[Message], options: dict[str, Any]) -> AsyncTurn:
+        """Submit the first turn of a session. A repeated message joins the turn that it has begun until that has ended.
+
+        Without a context, the same id may mean another conversation.
+        """
+        call = self._call
+        session, key = call.new_session(message, f"a2a/{self._agent.name}"), options["key"]
+        with suppress(KeyReused):
+            prefix = call.client.connections.cell_of_session(session_id(session)).keys.deployment
+            known = turn_id_of_key(session, key, "" if prefix == PREFIX else prefix)
+            if not await _has_ended(AsyncTurn(call.client.connections, known, session_id(session))):
+                return await call.client.submit(session, said, **options)
+        return await call.client.submit(call.new_session(None), said, **options)
+
+    async def _continued(self, message: pb.Message) -> Sent:
+        """Give the answers of a message to the turn that waits for them, once."""
+        turn = await self._turn(message.task_id)
+        if message.context_id not in ("", turn.session_id):
+            raise InvalidParamsError("The task belongs to another context: leave contextId out.")
+        newest = await self._newest(turn)
+        info, mark = await turn.info(), f"message {message.message_id}"
+        waits = open_of(info)
+        if any(one.on_behalf_of == mark for one in info.decisions) and not waits:
+            return Sent(turn, newest, info)  # the message was sent again
+        if info.status in TERMINAL:
+            raise UnsupportedOperationError(
+                f"The task is {info.status}: send the message with its contextId alone."
+            )
+        if not waits:
+            raise UnsupportedOperationError(
+                "The task does not wait for input: send the message with its contextId alone, and a new task follows."
+            )
+        given = read_answers(waits, message.parts, self._call.caller.name)
+        for one in given.decisions:
+            with suppress(
+                AlreadyDecided, NotSuspended
+            ):  # this message came before, or another one was quicker
+                await decide_in_tree(
+                    self._call.client.connections.cells,
+                    turn.id,
+                    msgspec.structs.replace(one, on_behalf_of=mark),
+                )
+        for event, data in given.events.items():
+            await self._call.client.send_event(event, data, key=message.message_id, tenant=info.tenant)
+        return Sent(turn, newest, info)
+
+    # A task.
+
+    async def _turn(self, task: str) -> AsyncTurn:
+        """Return the turn of a task of this agent. Raises ``TaskNotFoundError`` if the caller may not see it."""
+        try:
+            turn = await self._call.turn(task)
+            if (await turn.info()).agent == self._agent.name:
+                return turn
+        except (NotFound, InvalidId, WrongTenant):
+            pass
+        raise TaskNotFoundError(f"Unknown task {task[:100]!r}.")
+
+    async def _newest(self, turn: AsyncTurn) -> int:
+        """Return the number of the newest event of a turn's session."""
+        cell = self._call.client.connections.cell_of_turn(turn.id)
+        (found,) = await cell.session_fields(turn.session_id, "seq")
+        return number(found)
+
+    async def _task(self, turn: AsyncTurn, history: int | None) -> pb.Task:
+        info = await turn.info()
+        return task_of(info, self.address(info), history=history)
+
+    async def _until_it_stops(self, turn: AsyncTurn) -> None:
+        """Wait until a turn has ended or asks for input, but not for ever. Raises ``Draining``."""
+        with self._call.held(), suppress(TimeoutError):
+            await self._call.services.stopping.within(BLOCK_SECONDS, _stopped(turn))
+
+    async def _folded(self, turn: AsyncTurn, info: TurnInfo, cursor: int) -> Updates | None:
+        """Return what the events of a turn up to a cursor have made, or None if they are no longer kept."""
+        updates = Updates(turn.id, turn.session_id, self.address(info))
+        events = turn.stream()
+        events.until = cursor
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if event.seq <= cursor:
+                        updates.of(event)
+        except StreamGap:
+            return None
+        return updates
+
+    async def _followed(
+        self, turn: AsyncTurn, first: pb.Task, after: int, *, stops: bool, updates: Updates | None = None
+    ) -> AsyncGenerator[Update]:
+        """Yield a task and its updates after a cursor. With ``stops`` they end where the task asks for input."""
+        yield Update(pb.StreamResponse(task=first))
+        updates = updates or Updates(turn.id, turn.session_id, self.address(await turn.info()))
+        async with aclosing(turn.stream(after or None)) as events:
+            async for event in events:
+                found = updates.of(event)
+                for one in found[:-1]:
+                    yield Update(one)
+                if found:
+                    yield Update(found[-1], event.seq)
+                if stops and updates.asks(event) and open_of(await turn.info()):
+                    return
+
+
+async def _only(task: pb.Task) -> AsyncGenerator[Update]:
+    yield Update(pb.StreamResponse(task=task))
+
+
+async def _stopped(turn: AsyncTurn) -> None:
+    """Return when a turn has ended or asks for input."""
+    updates = Updates(turn.id, turn.session_id, lambda name: name)
+    if state_of(await turn.info()) in STOPS:
+        return
+    async with aclosing(turn.stream()) as events:
+        async for event in events:
+            updates.of(event)
+            if updates.asks(event) and open_of(await turn.info()):
+                return
+
+
+async def _has_ended(turn: AsyncTurn) -> bool:
+    try:
+        return await turn.status() in TERMINAL
+    except TurnNotFound:
+        return False
+
+
+def _history(asked: Any) -> int | None:
+    """Return how many messages of the history are wanted, None for all. Raises ``InvalidParamsError``."""
+    if not asked.HasField("history_length"):
+        return None
+    if asked.history_length < 0:
+        raise InvalidParamsError("historyLength must not be negative.")
+    return asked.history_length
+
+
+def _user(metadata: Any) -> str | None:
+    """Return the user that a message names in its metadata."""
+    match metadata:
+        case {"user": str(name)} if name:
+            return name
+        case _:
+            return None

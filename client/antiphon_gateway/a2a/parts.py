@@ -1,0 +1,125 @@
+"""Converts messages and their parts between the protocol's types and ours. Without HTTP and Redis."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from antiphon.model import File, Image, Message, Part, Refusal, Text
+from antiphon_gateway.published import A2AAgent
+
+TEXT, JSON = "text/plain", "application/json"
+Address = Callable[[str], str]
+"""Returns the URL of a stored file, by its id."""
+
+
+def plain(message: Any) -> Any:
+    """Return a message, a struct or a value of the protocol as plain data. Whole numbers are whole."""
+    return _whole(MessageToDict(message))
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _whole(one) for name, one in value.items()}
+        case list():
+            return [_whole(one) for one in value]
+        case _:
+            return value
+
+
+def check_parts(parts: Iterable[pb.Part], agent: A2AAgent) -> None:
+    """Raise an error of the protocol unless the agent accepts parts like these."""
+    found = list(parts)
+    if not found:
+        raise InvalidParamsError("The message has no parts: send at least one.")
+    for part in found:
+        kind = part.WhichOneof("content")
+        if kind is None:
+            raise InvalidParamsError("A part must have one of text, raw, url and data.")
+        media_type = part.media_type or {"text": TEXT, "data": JSON}.get(kind, "")
+        if media_type and not agent.accepts(media_type):
+            modes = ", ".join(agent.input_modes)
+            raise ContentTypeNotSupportedError(f"Parts may be {modes}, not {media_type[:100]}.")
+
+
+def ours(parts: Iterable[pb.Part]) -> list[Part]:
+    """Return parts of a message of the user as a turn takes them."""
+    return [_ours(part) for part in parts]
+
+
+def _ours(part: pb.Part) -> Part:
+    media_type, name = part.media_type or None, part.filename or None
+    match part.WhichOneof("content"):
+        case "text":
+            return Text(part.text)
+        case "data":
+            return Text(msgspec.json.encode(plain(part.data)).decode())
+        case "url":
+            if (media_type or "").startswith("image/"):
+                return Image(part.url, media_type=media_type)
+            return File(part.url, media_type=media_type, name=name)
+        case _:
+            if (media_type or "").startswith("text/"):
+                return Text(part.raw.decode(errors="replace"))
+            data = b64encode(part.raw).decode()
+            if (media_type or "").startswith("image/"):
+                return Image(data=data, media_type=media_type)
+            return File(data=data, media_type=media_type, name=name)
+
+
+def theirs(parts: Iterable[Part], address: Address) -> list[pb.Part]:
+    """Return the parts of an answer that have content for the client, as the protocol has them."""
+    return [found for part in parts if (found := _theirs(part, address)) is not None]
+
+
+def _theirs(part: Part, address: Address) -> pb.Part | None:
+    match part:
+        case Text() | Refusal():
+            return pb.Part(text=part.text) if part.text else None
+        case Image() | File():
+            found = pb.Part(media_type=part.media_type or "", filename=getattr(part, "name", None) or "")
+            if part.id is not None:
+                found.url = address(part.id)
+            elif part.data is not None:
+                try:
+                    found.raw = b64decode(part.data)
+                except (Error, ValueError):
+                    return None
+            elif part.url is not None:
+                found.url = part.url
+            else:
+                return None
+            return found
+        case _:
+            return None
+
+
+def data_part(value: Any) -> pb.Part:
+    """Return a part with plain data."""
+    return pb.Part(data=ParseDict(value, Value()), media_type=JSON)
+
+
+def history_of(
+    messages: Iterable[Message], task: str, context: str, first: str, address: Address
+) -> list[pb.Message]:
+    """Return the messages of a turn. ``first`` is the id of the client's message that began it."""
+    found: list[pb.Message] = []
+    for number, message in enumerate(messages):
+        parts = theirs(message.parts, address)
+        if message.role not in ("user", "assistant") or not parts:
+            continue
+        role = pb.ROLE_USER if message.role == "user" else pb.ROLE_AGENT
+        name = first if not found and role == pb.ROLE_USER else message.id or f"{task}.{number}"
+        found.append(pb.Message(message_id=name, role=role, parts=parts, task_id=task, context_id=context))
+    return found

@@ -1,0 +1,264 @@
+"""Turns as tasks, and their events as updates of tasks. Without HTTP and Redis.
+
+A task has one artifact, ``answer``: the last text that counts. A step that begins again, or comes after one with tool
+calls, replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct as ProtoStruct
+
+from antiphon.events import ChildEvent, Event, decode_event
+from antiphon.model import Message, OpenCall, Status, Wait
+from antiphon.session.turn_info import TurnInfo
+from antiphon_gateway.a2a.parts import Address, data_part, history_of, theirs
+
+ANSWER = "answer"
+METADATA = "a2a"
+"""The name of what a message brought along, in the metadata of its turn."""
+STATES: dict[Status, pb.TaskState] = {
+    "queued": pb.TASK_STATE_SUBMITTED, "waiting": pb.TASK_STATE_SUBMITTED, "running": pb.TASK_STATE_WORKING,
+    "retrying": pb.TASK_STATE_WORKING, "suspended": pb.TASK_STATE_WORKING, "finished": pb.TASK_STATE_COMPLETED,
+    "failed": pb.TASK_STATE_FAILED, "cancelled": pb.TASK_STATE_CANCELED,
+}  # fmt: skip
+STOPS = (
+    pb.TASK_STATE_COMPLETED, pb.TASK_STATE_FAILED, pb.TASK_STATE_CANCELED, pb.TASK_STATE_INPUT_REQUIRED,
+)  # fmt: skip
+"""States in which a task does nothing by itself."""
+
+
+ASKING = ("turn_suspended", "turn_sleeping", "child_event")
+"""Events after which a task may ask for input."""
+
+
+class Open:
+    """What a task waits for: decisions about ``calls``, and answers to the questions of ``waits``."""
+
+    def __init__(self, calls: Sequence[OpenCall], waits: Iterable[Wait] = ()) -> None:
+        self.calls = calls
+        self.waits = [one for one in waits if one.about and one.event]
+
+    def __bool__(self) -> bool:
+        return bool(self.calls or self.waits)
+
+    def message(self, turn: str, session: str) -> pb.Message:
+        """Return what the client is asked."""
+        questions = [
+            (wait, one) for wait in self.waits for one in (wait.about or {}).get("questions", {}).values()
+        ]
+        lines = [*map(_asked, self.calls), *(str(one.get("message", "")) for _, one in questions)]
+        data: dict[str, Any] = {}
+        if self.calls:
+            data["calls"] = [_shown(call) for call in self.calls]
+        if self.waits:
+            data["questions"] = {wait.id: (wait.about or {}).get("questions") for wait in self.waits}
+        first = self.calls[0].call_id if self.calls else self.waits[0].id
+        return pb.Message(
+            message_id=f"{turn}.{first}", role=pb.ROLE_AGENT, task_id=turn, context_id=session,
+            parts=[pb.Part(text="\n".join(lines)), data_part(data)],
+        )  # fmt: skip
+
+
+def _asked(call: OpenCall) -> str:
+    arguments = msgspec.json.encode(call.arguments).decode()
+    if call.kind == "approval":
+        return f"May {call.name} run with {arguments}? Reply approve, or anything else to reject it."
+    return f"What is the result of {call.name} with {arguments}?"
+
+
+def _shown(call: OpenCall) -> dict[str, Any]:
+    return {
+        "callId": call.call_id, "name": call.name, "kind": call.kind, "arguments": call.arguments,
+        **({} if call.until is None else {"until": _written(call.until)}),
+    }  # fmt: skip
+
+
+def open_of(info: TurnInfo) -> Open:
+    """Return what a turn waits for now."""
+    return Open(info.calls, info.waits)
+
+
+def state_of(info: TurnInfo) -> pb.TaskState:
+    """Return the state of a turn as that of a task."""
+    return pb.TASK_STATE_INPUT_REQUIRED if open_of(info) else STATES[info.status]
+
+
+def as_submitted(info: TurnInfo) -> TurnInfo:
+    """Return a turn as it was before its first event."""
+    return TurnInfo(
+        info.turn_id, info.session_id, "queued", info.input, info.agent, info.metadata, created=info.created
+    )
+
+
+def changed_at(info: TurnInfo) -> int:
+    """Return about when the state of a turn has changed, in ms since 1970."""
+    decided = max((one.at for one in info.decisions), default=0)
+    return info.ended or max(info.started or 0, info.created, decided)
+
+
+def task_of(
+    info: TurnInfo,
+    address: Address,
+    *,
+    history: int | None = None,
+    text: str | None = None,
+    artifacts: bool = True,
+) -> pb.Task:
+    """Return a turn as a task, with its last ``history`` messages. ``text`` is the answer as far as it is known."""
+    turn, session = info.turn_id, info.session_id
+    task = pb.Task(id=turn, context_id=session, status=_status(info))
+    if artifacts and info.status == "finished" and (parts := answer_parts(info.messages, address)):
+        task.artifacts.append(pb.Artifact(artifact_id=ANSWER, name=ANSWER, parts=parts))
+    if history != 0:
+        first = message_id(info) or f"{turn}.0"
+        said = history_of([*info.input, *info.messages], turn, session, first, address)
+        task.history.extend(said if history is None else said[-history:])
+    if own := info.metadata.get(METADATA, {}).get("metadata"):
+        task.metadata.CopyFrom(ParseDict(own, ProtoStruct()))
+    return task
+
+
+def message_id(info: TurnInfo) -> str | None:
+    """Return the id of the message that began a turn, if that was one of the protocol."""
+    return info.metadata.get(METADATA, {}).get("messageId")
+
+
+def _status(info: TurnInfo) -> pb.TaskStatus:
+    status = pb.TaskStatus(state=state_of(info))
+    status.timestamp.FromMilliseconds(changed_at(info))
+    if waits := open_of(info):
+        status.message.CopyFrom(waits.message(info.turn_id, info.session_id))
+    elif info.user_error:
+        status.message.CopyFrom(_sentence(info.turn_id, info.session_id, "error", info.user_error, info.code))
+    return status
+
+
+def _sentence(turn: str, session: str, name: str, text: str, code: str | None = None) -> pb.Message:
+    found = pb.Message(
+        message_id=f"{turn}.{name}",
+        role=pb.ROLE_AGENT,
+        task_id=turn,
+        context_id=session,
+        parts=[pb.Part(text=text)],
+    )
+    if code:
+        found.metadata.update({"code": code})
+    return found
+
+
+def answer_parts(messages: Sequence[Message], address: Address) -> list[pb.Part]:
+    """Return the parts of the last answer among these messages."""
+    said = (one for one in reversed(messages) if one.role == "assistant")
+    return next((parts for one in said if (parts := theirs(one.parts, address))), list[pb.Part]())
+
+
+class Updates:
+    """Converts the events of a turn to updates of its task. Pure: every reader gets the same ones."""
+
+    def __init__(self, turn: str, session: str, address: Address) -> None:
+        self._turn, self._session, self._address = turn, session, address
+        self.status = pb.TaskStatus(state=pb.TASK_STATE_SUBMITTED)
+        self._text = ""  # of the answer, as far as it was sent
+        self._answer: list[pb.Part] = []
+        self._fresh = True  # whether the next piece replaces it
+
+    def of(self, event: Event) -> list[pb.StreamResponse]:
+        """Return the updates that an event makes."""
+        match event.type:
+            case "text_delta" | "refusal_delta":
+                return [self._grown(event.text)] if event.text else []
+            case "step_finished" | "turn_retrying":
+                self._fresh = True
+                return []
+            case "turn_started" | "turn_resumed":
+                return self._working(event)
+            case "tool_progress" if event.text:
+                told = _sentence(self._turn, self._session, str(event.seq), event.text)
+                return [self._changed(event, pb.TASK_STATE_WORKING, told)]
+            case "turn_suspended" | "turn_sleeping":
+                return self._asked(event, Open(getattr(event, "calls", ()), event.waits))
+            case "child_event":
+                return self._below(event)
+            case "turn_finished":
+                return [*self._whole(event), self._changed(event, pb.TASK_STATE_COMPLETED)]
+            case "turn_failed":
+                told = _sentence(self._turn, self._session, "error", event.user_message, event.code)
+                return [self._changed(event, pb.TASK_STATE_FAILED, told)]
+            case "turn_cancelled":
+                return [self._changed(event, pb.TASK_STATE_CANCELED)]
+            case _:
+                return []
+
+    def task(self, info: TurnInfo) -> pb.Task:
+        """Return the task as these updates have made it."""
+        found = task_of(as_submitted(info), self._address)
+        found.status.CopyFrom(self.status)
+        if self._answer:
+            found.artifacts.append(pb.Artifact(artifact_id=ANSWER, name=ANSWER, parts=self._answer))
+        return found
+
+    def asks(self, event: Event) -> bool:
+        """Return whether the task asks for input after the updates of this event."""
+        return self.status.state == pb.TASK_STATE_INPUT_REQUIRED and event.type in ASKING
+
+    def _working(self, event: Event) -> list[pb.StreamResponse]:
+        return (
+            []
+            if self.status.state == pb.TASK_STATE_WORKING
+            else [self._changed(event, pb.TASK_STATE_WORKING)]
+        )
+
+    def _asked(self, event: Event, waits: Open) -> list[pb.StreamResponse]:
+        if not waits:
+            return []
+        return [self._changed(event, pb.TASK_STATE_INPUT_REQUIRED, waits.message(self._turn, self._session))]
+
+    def _below(self, event: ChildEvent) -> list[pb.StreamResponse]:
+        """The updates for an event of a child turn: its pending calls are answered here."""
+        inner = decode_event(msgspec.json.encode(event.event))
+        if inner.type == "turn_suspended":
+            calls = [
+                msgspec.structs.replace(one, call_id=f"{event.child_id}:{one.call_id}") for one in inner.calls
+            ]
+            return self._asked(event, Open(calls))
+        return self._working(event) if inner.type == "turn_resumed" else []
+
+    def _grown(self, text: str) -> pb.StreamResponse:
+        append, self._fresh = not self._fresh, False
+        self._text = self._text + text if append else text
+        self._answer = [pb.Part(text=self._text)]
+        return self._artifact([pb.Part(text=text)], append=append)
+
+    def _whole(self, event: Any) -> list[pb.StreamResponse]:
+        """The whole answer, unless it was sent in pieces."""
+        parts = answer_parts(event.response.messages if event.response else (), self._address)
+        if not parts or [part.text for part in parts] == [self._text]:
+            return []
+        self._answer = parts
+        return [self._artifact(parts, append=False, last=True)]
+
+    def _artifact(self, parts: Iterable[pb.Part], *, append: bool, last: bool = False) -> pb.StreamResponse:
+        update = pb.TaskArtifactUpdateEvent(
+            task_id=self._turn, context_id=self._session, append=append, last_chunk=last,
+            artifact=pb.Artifact(artifact_id=ANSWER, name=ANSWER, parts=parts),
+        )  # fmt: skip
+        return pb.StreamResponse(artifact_update=update)
+
+    def _changed(
+        self, event: Event, state: pb.TaskState, message: pb.Message | None = None
+    ) -> pb.StreamResponse:
+        self.status = pb.TaskStatus(state=state, message=message)
+        self.status.timestamp.FromMilliseconds(event.at)
+        update = pb.TaskStatusUpdateEvent(task_id=self._turn, context_id=self._session, status=self.status)
+        return pb.StreamResponse(status_update=update)
+
+
+def _written(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
