@@ -307,7 +307,7 @@ async def test_an_item_is_named_instead_of_sent_again_where_its_caller_may_read_
 
 async def test_a_response_includes_encrypted_reasoning_and_the_probabilities_of_tokens(redis_url, contract):
     seen, tokens = [], [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
-    thought = Reasoning("hm", {"type": "thinking", "signature": "s"})
+    thought = Reasoning("nobody else reads this", {"type": "thinking", "signature": "s"})
 
     def answers(request):
         seen.append(request)
@@ -322,7 +322,7 @@ async def test_a_response_includes_encrypted_reasoning_and_the_probabilities_of_
         assert made.output[1].content[0].logprobs[0].logprob == -0.5
         assert (made.top_logprobs, made.truncation) == (2, "auto")
         back = [one.to_dict(mode="json") for one in made.output]
-        assert "hm" not in back[0]["encrypted_content"]
+        assert thought.text not in back[0]["encrypted_content"]
         await client.responses.create(model="scripted/any", input=[*back, {"role": "user", "content": "y"}])
         assert seen[-1].messages[0].parts[0] == thought, "the model service gets its own block back"
         async for event in await client.responses.create(**asks, stream=True):

