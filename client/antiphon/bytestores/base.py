@@ -15,11 +15,11 @@ class ByteStore(ABC):
 
     @abstractmethod
     def save(self, name: str, data: bytes) -> None:
-        """Store a content. When this returns, it outlives a crash; before, ``load`` finds nothing of it."""
+        """Store content. When this returns, it outlives a crash; before, ``load`` finds nothing of it."""
 
     @abstractmethod
     def load(self, name: str) -> bytes | None:
-        """Return a content, or None if there is none of this name."""
+        """Return the content of this name, or None."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ class Cipher:
         self._refusals = (InvalidTag, ValueError)
 
     def seal(self, data: bytes, beside: bytes) -> bytes:
-        """Return the nonce and the ciphertext. ``beside`` stays in the clear and cannot be changed either."""
+        """Return the nonce and the ciphertext. ``beside`` stays in plain text and cannot be changed either."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._gcm.encrypt(nonce, data, beside)
 

@@ -1,6 +1,6 @@
-"""What is encrypted in each kind of value, and what stays in the clear because scripts and lists read it.
+"""What is encrypted in each kind of value, and what stays in plain text because scripts and lists read it.
 
-Ids, kinds, counters, times, tokens used, codes of errors, and names of queues, tenants and workers stay in the clear.
+Ids, kinds, counters, times, tokens used, codes of errors, and names of queues, tenants and workers stay in plain text.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ it to others, as it does with any newer version."""
 class Form(NamedTuple):
     """How values of a kind are encrypted: as a whole JSON value, as a ``text``, or as the members of a JSON object.
 
-    Of an object, the members ``clear`` stay in the clear, ``bound`` ones are encrypted as well, so that nobody changes
-    them, and ``before`` stands before the encrypted ones. Scripts add the members ``added`` in the clear, and insert
+    Of an object, the members ``clear`` stay in plain text, ``bound`` ones are encrypted as well, so that nobody changes
+    them, and ``before`` stands before the encrypted ones. Scripts add the members ``added`` in plain text, and insert
     values of other forms as those that ``within`` names. A reader leaves out what is not text if it knows none of it.
     """
 
@@ -81,7 +81,7 @@ FORMS: dict[str, Form] = {
 }  # fmt: skip
 
 Fields = Mapping[str, str]
-"""The forms of the fields of a record. All others are in the clear."""
+"""The forms of the fields of a record. All others are in plain text."""
 
 TURN: Fields = {
     "request": "request", "response": "response", "service": "service", "retry_service": "service", "agent": "agent",

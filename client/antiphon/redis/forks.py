@@ -26,7 +26,7 @@ async def fork_in_redis(
 
     Raises ``SessionExists``, ``MessageNotFound``, ``StoreError``, and ``UsageError`` if a tool call would lose its
     result. If the two ids live on different cells, with encryption, and where files are in a byte store, history and
-    files are read and written again: what is sealed opens in its own session only, and a content belongs to one. A
+    files are read and written again: what is sealed opens in its own session only, and content belongs to one. A
     crash may then leave the fork unknown to its source.
     """
     op = new_op()

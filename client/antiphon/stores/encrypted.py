@@ -17,7 +17,7 @@ FORM = 1000
 
 
 class SealedStore(SessionStore):
-    """Seals the data of sessions before they reach another store, and opens them again. Ids stay in the clear.
+    """Seals the data of sessions before they reach another store, and opens them again. Ids stay in plain text.
 
     Workers and local sessions put it around every store while ``ANTIPHON_ENCRYPTION_KEYS`` is set. Use it yourself for
     dictionaries that you save. Without keys it passes data on as they are. With keys,

@@ -272,7 +272,7 @@ class Cell:
         """Requeue a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
         ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it; ``missing`` is
-        the revision, as agent@revision, that it runs on and no worker has. That a key is missing is said in the clear:
+        the revision, as agent@revision, that it runs on and no worker has. That a key is missing is said in plain text:
         those who have it could not read what another key has sealed.
         """
         seal, session = self.seal, turn.session_id

@@ -1,6 +1,6 @@
 """The contents of files that are in a byte store: ``root/session/place``, where Redis knows root and place.
 
-Redis notes the place of a content before it is stored and its file afterwards, and forgets both in one step. So a
+Redis notes the place of content before it is stored and its file afterwards, and forgets both in one step. So a
 content whose place Redis does not know belongs to no file, whatever has died and when, and can be removed at any time:
 by the caller that has removed the file, by ``clear`` when a session is erased, and by ``sweep`` for sessions that have
 expired. The root is a name of this cell alone: what other deployments have in the same store is never looked at.
@@ -43,7 +43,7 @@ def new_place() -> str:
 
 
 def name_of(session: str, place: str) -> str:
-    """Return the name of a content in the byte store. Names do not depend on upper and lower case."""
+    """Return the name of content in the byte store. Names do not depend on upper and lower case."""
     root, _, last = place.partition("/")
     return f"{_folder(root, session)}{last}"
 

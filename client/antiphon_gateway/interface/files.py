@@ -47,7 +47,7 @@ class FileList(Struct):
 async def add_files(call: Call[FileQuery, None]) -> AddedFiles:
     """Add files to a session: the body is the content of one, or a form with several
 
-    The header Content-Type of a content is its media type. A repeated request stores nothing twice. A session begins
+    The header Content-Type of the content is its media type. A repeated request stores nothing twice. A session begins
     with its first file.
     """
     session, request = session_of(call), call.request

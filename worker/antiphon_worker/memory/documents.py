@@ -185,7 +185,7 @@ class Index:
         )
 
     def _opened(self, documents: Sequence[Document]) -> list[Document]:
-        """Return the documents in the clear. With keys, those that do not open are left out, such as forged ones."""
+        """Return the documents in plain text. With keys, those that do not open are left out, such as forged ones."""
         if self._ring is None:
             return [*documents]
         from antiphon.memory.sealed import opened_text

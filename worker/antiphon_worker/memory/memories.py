@@ -39,7 +39,7 @@ class Memories:
         return iter(self._named.values())
 
     def check_sealed(self) -> None:
-        """Raise ``SettingsError`` if the store of a memory would have in the clear what is encrypted elsewhere."""
+        """Raise ``SettingsError`` if the store of a memory would have in plain text what is encrypted elsewhere."""
         for memory in self:
             from antiphon.memory.sealed import SealedEmbeddings
 

@@ -40,7 +40,7 @@ class Opening:
         """Open a turn. Raises ``KeyMissing`` and ``SealBroken``."""
         if is_in_the_clear(self._seal, turn):
             self._say(
-                f"A turn of session {turn.session_id} was submitted in the clear: "
+                f"A turn of session {turn.session_id} was submitted in plain text: "
                 f"give all clients {KEYS_VARIABLE}.",
                 "submitted_in_the_clear",
             )

@@ -76,7 +76,7 @@ log = logging.getLogger("antiphon.foreign")
 RUN_TURN = "antiphon_worker.jobs.run_turn"
 RETRY_SECONDS = 0.5
 IN_THE_CLEAR = (
-    "This deployment is encrypted, and jobs hold what users wrote in the clear: submit turns with a client of ours or "
+    "This deployment is encrypted, and jobs hold what users wrote in plain text: submit turns with a client of ours or "
     "through the gateway."
 )
 
