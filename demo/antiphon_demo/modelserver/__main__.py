@@ -99,7 +99,7 @@ def _faults(text: str) -> str:
     for fault in text.split(","):
         if read_fault(fault) is None:
             raise argparse.ArgumentTypeError(
-                f"{fault!r} is not a fault: use 429, 500, 529, drop, cut=5, hang or error=5"
+                f"{fault!r} is not a fault: use 429, 500, 529, drop, cut=5, hang, error=5 or failed=5"
             )
     return text
 

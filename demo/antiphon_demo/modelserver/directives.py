@@ -9,6 +9,7 @@ Anywhere in the text of the last user message:
 - ``fault:drop``: the connection breaks before any answer; ``fault:cut=5``: after five pieces;
 - ``fault:hang``: no answer; ``fault:hang=5``: silence after five pieces;
 - ``fault:error=5``: the format's own error event after five pieces;
+- ``fault:failed=5``: the same; a response in the background fails then, and has cost its tokens;
 - ``fault:500*2``: two failures, then this conversation is served.
 
 The headers ``x-length``, ``x-pace``, ``x-first`` and ``x-fault`` mean the same and take precedence.
@@ -34,7 +35,7 @@ class Behaviour:
     can compare. ``fault_rate`` is the share of requests with one of ``faults``, chosen by ``seed``. ``record`` is how
     many requests to keep in ``ModelServer.requests``. Of all requests, ``limit`` in ``limit_seconds`` are answered and
     the others get a 429; 0 is no limit. ``limit_told`` says whether the headers tell of it. Without
-    ``background_kept``, responses in the background cannot be read again.
+    ``background_kept``, responses in the background cannot be read again; without ``background_streams``, only whole.
     """
 
     pace: float = 0.0
@@ -49,11 +50,15 @@ class Behaviour:
     limit_seconds: float = 1.0
     limit_told: bool = True
     background_kept: bool = True
+    background_streams: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``kind`` is a status, ``drop``, ``cut``, ``hang`` or ``error``; ``times`` is how often, None for always."""
+    """``kind`` is a status, ``drop``, ``cut``, ``hang``, ``error`` or ``failed``.
+
+    ``times`` is how often, None for always.
+    """
 
     kind: str
     value: int | None = None
@@ -66,7 +71,7 @@ class Fault:
     @property
     def pieces(self) -> int | None:
         """After how many pieces of a stream the fault occurs, or None for before the answer."""
-        if self.kind in ("cut", "error"):
+        if self.kind in ("cut", "error", "failed"):
             return self.value or 0
         return self.value if self.kind == "hang" else None
 
@@ -90,7 +95,7 @@ class Directives:
 
 
 _SETTING = re.compile(r"(?<!\S)(length|pace|first|fault):(\S+)")
-_FAULT = re.compile(r"(\d{3}|drop|cut|hang|error)(?:=(\d+))?(?:\*(\d+))?")
+_FAULT = re.compile(r"(\d{3}|drop|cut|hang|error|failed)(?:=(\d+))?(?:\*(\d+))?")
 _decoder = json.JSONDecoder()
 _CALL = re.compile(r"(?<!\S)call:([A-Za-z0-9_.-]+)[ \t]*")
 

@@ -150,6 +150,9 @@ class ModelServer:
         if after is None:
             connection.respond(200, encode(response.whole()), _request_id())
             return
+        if not self.behaviour.background_streams:
+            connection.respond(400, encode(_FORMATS[1].error(400, "This response is not streamed any more.")))
+            return
         wanted = Directives(0, response.pace, 0.0, None)
         self._stream(connection, _FORMATS[1], response.after(after), wanted, None, {})
 
@@ -204,7 +207,9 @@ class ModelServer:
             frames = form.stream(reply, ask, self.behaviour.stamp)
             if background:
                 self.statistics.background += 1
-                frames = self._background.begin(frames, wanted.pace).after(-1)
+                fails = fault.pieces if fault is not None and fault.kind == "failed" else None
+                fault = fault if fails is None else None
+                frames = self._background.begin(frames, wanted.pace, fails).after(-1)
             self._stream(connection, form, frames, wanted, fault, limits)
         elif fault is not None:
             self._fail(connection, form, fault)
@@ -295,7 +300,7 @@ def _cut(
 ) -> tuple[Iterator[bytes], Callable[[], None] | None]:
     """Return the opening, as many pieces as the fault permits, and the end, or None to keep the stream open."""
     frames = islice(frames, 1 + (fault.pieces or 0))
-    if fault.kind == "error":
+    if fault.kind in ("error", "failed"):
         return chain(frames, [form.stream_error()]), connection.end_stream
     if fault.kind == "cut":
         return frames, connection.close

@@ -12,8 +12,10 @@ from support.processes import worker_name
 
 from antiphon import Agent
 from antiphon.client import AsyncClient
+from antiphon.errors import ProviderError
 from antiphon.model import Limits, Retry
 from antiphon_demo.modelserver import Behaviour, ModelServer
+from antiphon_worker.providers.openai_responses.background import BackgroundDecoder
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
 pytestmark = pytest.mark.one_server
@@ -111,7 +113,61 @@ async def test_an_answer_that_the_service_has_lost_is_asked_for_again():
         assert models.statistics.background == 2
 
 
-async def test_a_cancelled_turn_stops_its_answer():
+async def test_an_answer_that_is_streamed_no_more_is_read_whole():
+    async with serving(background_streams=False) as (models, options):
+        session = Agent(**options, retry=Retry(seconds=20, delay=0.01)).session_async()
+        turn = await session.submit("Hello fault:cut=5*1")
+        events = [event async for event in turn.stream()]
+        response = await turn.result(20)
+        assert texts(events) == response.text
+        assert [event.usage for event in events if event.type == "step_finished"] == [response.usage]
+        assert models.statistics.background == 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_an_answer_that_failed_is_counted_as_the_service_charges_it(told, monkeypatch):
+    """In the event of its end, or, where that is silent, in the response itself."""
+    if not told:
+        monkeypatch.setattr(BackgroundDecoder, "charge", only_afterwards(BackgroundDecoder.charge))
+    async with serving() as (models, options):
+        options |= {"model": "gpt-5", "retry": Retry(seconds=20, delay=0.01)}
+        session = Agent(**options).session_async()
+        turn = await session.submit("Hello fault:failed=5*1")
+        events = [event async for event in turn.stream()]
+        response = await turn.result(20)
+        (step,) = [event for event in events if event.type == "step_finished"]
+        assert models.statistics.background == 2
+        assert response.usage == step.usage + step.usage
+        assert await session.usage() == response.usage
+        assert response.usage.cost == 2 * step.usage.cost > 0
+
+
+def only_afterwards(charge):
+    """A service whose last event has no usage."""
+    silent = []
+
+    def later(decoder, response):
+        if silent or response["status"] != "failed":
+            charge(decoder, response)
+        else:
+            silent.append(response)
+
+    return later
+
+
+async def test_a_turn_that_fails_has_used_what_its_lost_answers_cost():
+    async with serving() as (models, options):
+        session = Agent(**options, retry=Retry(times=2, delay=0.01)).session_async()
+        turn = await session.submit("Hello fault:failed=5")
+        with pytest.raises(ProviderError):
+            await turn.result(20)
+        usage = (await turn.info()).usage
+        assert models.statistics.background == 3
+        assert usage.output_tokens % 3 == usage.input_tokens % 3 == usage.estimated_tokens == 0 < usage.tokens
+        assert await session.usage() == usage
+
+
+async def test_a_cancelled_turn_stops_its_answer_and_has_used_what_the_service_counted():
     async with serving() as (models, options):
         session = Agent(**options).session_async()
         turn = await session.submit("Hello length:1000")
@@ -120,6 +176,8 @@ async def test_a_cancelled_turn_stops_its_answer():
                 await turn.cancel()
         await wait_until_async(lambda: models.statistics.cancelled, 20, "the answer is cancelled")
         assert models.statistics.cancelled == 1
+        usage = (await turn.info()).usage
+        assert (usage.output_tokens, usage.estimated_tokens) == (1000, 0)
 
 
 async def test_an_answer_with_tools_is_begun_anew_for_each_step():

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
+from openai.types.responses import ResponseInputItemParam
+from pydantic import TypeAdapter
 from support.services.conversation import (
     body,
     hear,
@@ -22,7 +25,8 @@ from support.services.conversation import (
 from support.services.wire_server import Reply, WireServer
 
 from antiphon import Agent
-from antiphon.model import Item, Message, Text
+from antiphon.model import Image, Item, Message, Text
+from antiphon.tools import Tool
 
 CODE = {"type": "code_execution_20250825", "name": "code_execution"}
 MESSAGES = [
@@ -137,6 +141,162 @@ async def test_a_container_is_for_tools_of_the_service_alone():
         await hear(provider, request(*history, params={"tools": [CODE], "container": "mine"}))
         await provider.aclose()
     assert [one.body.get("container") for one in server.seen] == [None, "mine"]
+
+
+SHOT = Image(data="aGk=", media_type="image/png")
+CLICK = {"type": "click", "button": "left", "x": 1, "y": 2}
+CHECKS = [{"id": "sc_1", "code": "malicious_instructions", "message": "Look."}]
+PATCH = {"type": "update_file", "path": "a.txt", "diff": "@@ -1 +1 @@"}
+WRITTEN = [{"stdout": "a.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+LATE = [*WRITTEN, {"stdout": "", "stderr": "late", "outcome": {"type": "timeout"}}]
+COMPUTER = {
+    "type": "computer_call",
+    "id": "cu_1",
+    "call_id": "c1",
+    "status": "completed",
+    "pending_safety_checks": [],
+}
+SHELL = {"type": "shell_call", "id": "sh_1", "call_id": "c1", "status": "completed", "environment": {"type": "local"},
+         "action": {"commands": ["ls"], "timeout_ms": 1000, "max_output_length": 9}}  # fmt: skip
+PATCHED = {
+    "type": "apply_patch_call",
+    "id": "ap_1",
+    "call_id": "c1",
+    "status": "completed",
+    "operation": PATCH,
+}
+# What the agent's tool is called with and returns, and what the service gets: the item, and the rest of its output.
+LOCAL = {
+    "computer": (
+        {"type": "computer"}, {**COMPUTER, "actions": [CLICK]}, {"actions": [CLICK]}, SHOT,
+        {"output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,aGk="}},
+    ),
+    "computer with a check": (
+        {"type": "computer_use_preview", "display_width": 8, "display_height": 6, "environment": "linux"},
+        {**COMPUTER, "action": CLICK, "pending_safety_checks": CHECKS},
+        {"actions": [CLICK], "pending_safety_checks": CHECKS}, SHOT,
+        {"output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,aGk="},
+         "acknowledged_safety_checks": CHECKS},
+    ),
+    "shell": (
+        {"type": "shell", "environment": {"type": "local"}}, SHELL, SHELL["action"], "a.txt",
+        {"output": WRITTEN, "max_output_length": 9},
+    ),
+    "shell of several commands": (
+        {"type": "shell"}, {**SHELL, "caller": {"type": "program", "caller_id": "p1"}}, SHELL["action"], LATE,
+        {"output": LATE, "max_output_length": 9, "caller": {"type": "program", "caller_id": "p1"}},
+    ),
+    "shell that fails": (
+        {"type": "shell"}, {**SHELL, "action": {"commands": ["ls"]}}, {"commands": ["ls"]}, ValueError("no ls"),
+        {"output": [{"stdout": "", "stderr": "ValueError: no ls", "outcome": {"type": "exit", "exit_code": 1}}]},
+    ),
+    "apply_patch": ({"type": "apply_patch"}, PATCHED, PATCH, "Done.", {"status": "completed", "output": "Done."}),
+    "apply_patch that fails": (
+        {"type": "apply_patch"}, PATCHED, PATCH, ValueError("no a.txt"),
+        {"status": "failed", "output": "ValueError: no a.txt"},
+    ),
+}  # fmt: skip
+
+
+def runner(name, returns, calls):
+    """The agent's tool of this name. It notes with what it is called."""
+
+    def run(**given):
+        calls.append(given)
+        if isinstance(returns, Exception):
+            raise returns
+        return returns
+
+    schema = {"type": "object", "additionalProperties": True}
+    return Tool(run, name=name, description="Run it.", parameters=schema)
+
+
+async def called_here(item, run_by, **params):
+    """A turn in which the service asks for this call, and a second turn: all requests, events and messages."""
+    replies = answer("openai", *response_events((item, []))), said("openai"), said("openai")
+    async with WireServer(*replies) as server:
+        provider = serve("openai", server.url)
+        session = Agent(provider=provider, model="a-model", tools=run_by).session_async()
+        events = [event async for event in session.stream("Go.", **params)]
+        await session.run("And now?", **params)
+        messages = await session.messages()
+        await provider.aclose()
+    return [one.body for one in server.seen], events, messages
+
+
+@pytest.mark.parametrize("case", LOCAL)
+async def test_a_tool_of_the_agent_runs_the_calls_of_a_tool_that_the_service_declares(case):
+    declared, item, given, returns, output = LOCAL[case]
+    name, calls = case.partition(" ")[0], []
+    bodies, events, messages = await called_here(item, [runner(name, returns, calls)], tools=[declared])
+    assert calls == [given]
+    assert [body["tools"] for body in bodies] == [[declared]] * len(bodies), "it is declared once"
+    expected = {"type": f"{item['type']}_output", "call_id": "c1", **output}
+    assert bodies[1]["input"][1:] == bodies[2]["input"][1:3] == [item, expected]
+    TypeAdapter(ResponseInputItemParam).validate_python(expected)
+    said = "".join(one.arguments for one in events if one.type == "tool_call_delta")
+    assert msgspec.json.decode(said) == given
+    assert [part for part in messages[1].parts if isinstance(part, Item)] == []
+
+
+@pytest.mark.parametrize(
+    ("item", "tools"),
+    [
+        (SHELL, []),
+        ({**SHELL, "environment": {"type": "container_reference", "container_id": "cntr_1"}}, ["shell"]),
+    ],
+    ids=["without a tool", "in a container of the service"],
+)
+async def test_a_call_that_no_tool_of_the_agent_runs_stays_an_item(item, tools):
+    calls = []
+    tools = [runner(name, "", calls) for name in tools]
+    events = response_events((item, []), message_item("Found."))
+    async with WireServer(answer("openai", *events), said("openai")) as server:
+        provider = serve("openai", server.url)
+        session = Agent(provider=provider, model="a-model", tools=tools).session_async()
+        for text in ("Go.", "And now?"):
+            await session.run(text, tools=[{"type": "shell"}])
+        await provider.aclose()
+    assert server.seen[1].body["input"][1] == item
+    assert calls == []
+
+
+async def test_a_computer_call_without_a_screenshot_is_passed_on_as_that_of_a_function():
+    """The service takes nothing but a screenshot, and the session must go on."""
+    item = {**COMPUTER, "actions": [CLICK]}
+    bodies, _, _ = await called_here(
+        item, [runner("computer", ValueError("no screen"), [])], tools=[{"type": "computer"}]
+    )
+    call, output = bodies[1]["input"][1:]
+    assert (call["type"], call["name"], msgspec.json.decode(call["arguments"])) == (
+        "function_call", "computer", {"actions": [CLICK]},
+    )  # fmt: skip
+    assert (output["type"], output["output"]) == ("function_call_output", "ValueError: no screen")
+
+
+async def test_a_tool_that_the_service_declares_is_chosen_by_its_name():
+    bodies, _, _ = await called_here(
+        SHELL, [runner("shell", "a.txt", [])], tools=[{"type": "shell"}], tool_choice="shell"
+    )
+    assert bodies[0]["tool_choice"] == {"type": "shell"}
+
+
+async def test_a_tool_that_anthropic_declares_is_run_by_the_tool_of_its_name():
+    bash = {"type": "bash_20250124", "name": "bash"}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {}}
+    part = {"type": "input_json_delta", "partial_json": '{"command": "ls"}'}
+    calls, asked = [], answer("anthropic", *message_events((use, [part]), stop="tool_use"))
+    async with WireServer(asked, said("anthropic")) as server:
+        provider = serve("anthropic", server.url)
+        agent = Agent(provider=provider, model="a-model", tools=[runner("bash", "a.txt", calls)])
+        await agent.session_async().run("Go.", tools=[bash])
+        await provider.aclose()
+    assert calls == [{"command": "ls"}]
+    for one in server.seen:
+        assert [{**tool, "cache_control": None} for tool in one.body["tools"]] == [
+            {**bash, "cache_control": None}
+        ]
+    assert "a.txt" in str(server.seen[1].body["messages"][-1])
 
 
 COMPACTION = {

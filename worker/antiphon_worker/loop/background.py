@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from antiphon.model import Usage
+from antiphon_worker.loop.costs import Meter
 from antiphon_worker.loop.steps import AnswerBegun, AnswerGone, Journal
 from antiphon_worker.providers.base import AnswerKeeper, Published
 from antiphon_worker.resilience import ModelChoice
 
 
-def kept_answer(journal: Journal, step: int, model: ModelChoice) -> AnswerKeeper | None:
+def kept_answer(journal: Journal, step: int, model: ModelChoice, meter: Meter) -> AnswerKeeper | None:
     """Return the keeper of the answer of a step, where the agent asks for answers in the background."""
-    return KeptAnswer(journal, step, model.place) if model.params.get("background") is True else None
+    return KeptAnswer(journal, step, model, meter) if model.params.get("background") is True else None
 
 
 class KeptAnswer:
-    """The answer of one step. ``place`` is that of the model among the agent's fallbacks."""
+    """The answer of one step, by a model among the agent's fallbacks."""
 
-    def __init__(self, journal: Journal, step: int, place: int) -> None:
+    def __init__(self, journal: Journal, step: int, model: ModelChoice, meter: Meter) -> None:
         self._journal = journal
         self._step = step
-        self._place = place
+        self._place = model.place
+        self._model = model.model
+        self._meter = meter
 
     @property
     def response_id(self) -> str:
@@ -34,8 +38,10 @@ class KeptAnswer:
     async def begun(self, response_id: str) -> None:
         await self._journal.append([AnswerBegun(self._step, self._place, response_id)], [])
 
-    async def gone(self) -> None:
-        await self._journal.append([AnswerGone(self._step)], [])
+    async def gone(self, usage: Usage) -> None:
+        usage = self._meter.priced(usage, self._model)
+        await self._journal.append([AnswerGone(self._step, usage=usage)], [])
+        self._meter.count(usage, self._model, self._model)  # now, because a stopped call is counted as such
 
     async def published(self) -> Published:
         return await self._journal.published(self._step)

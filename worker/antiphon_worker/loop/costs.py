@@ -212,6 +212,11 @@ class Meter:
         self.tokens += usage.input_tokens + usage.output_tokens
         return usage
 
+    def priced(self, usage: Usage, model: str) -> Usage:
+        """Return the usage of a call with its cost, without counting it."""
+        price = self._prices.price(model)
+        return msgspec.structs.replace(usage, cost=price.of(usage)) if price and usage.cost is None else usage
+
     def count_stopped(self, request: ModelRequest, stream: object, outlet: object) -> None:
         """Count a model call that is stopped: as its service has counted so far, and the rest as estimated."""
         self.count(stopped_usage(request, stream, outlet), request.model, request.model)

@@ -52,6 +52,7 @@ from antiphon_worker.loop.sent_history import SentHistory, cut_results
 from antiphon_worker.loop.step_calls import Gate, StepCalls, result_event, result_of_open
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered, check_answer
 from antiphon_worker.loop.steps import (
+    PAID,
     Journal,
     Step,
     StepEntry,
@@ -157,7 +158,9 @@ class _Loop:
     async def run(self) -> LoopResult | Suspended:
         if self.steps and self.inp.fallback is not None:
             self.model = await self.inp.fallback.at(self.steps[-1].fallback, self.first_model)
-        self.meter.begin(self.model.model, [step.entry.usage for step in self.steps])
+        self.meter.begin(
+            self.model.model, [one.usage for one in self.journal.entries if isinstance(one, PAID)]
+        )
         while True:
             last = self.steps[-1] if self.steps else None
             if last and _ends_turn(last.entry):
@@ -325,7 +328,8 @@ class _Loop:
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
             params=unforced(params) if self.steps else params,
             gate=inp.gate, cache_key=inp.cache_key,
-            keeper=kept_answer(self.journal, len(self.steps) + 1, self.model) if "background" in params else None,
+            keeper=kept_answer(self.journal, len(self.steps) + 1, self.model, self.meter)
+            if "background" in params else None,
         )  # fmt: skip
 
     def _finish_at_limit(self, last: Step | None, reached: AgentError) -> LoopResult:

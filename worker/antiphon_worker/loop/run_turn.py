@@ -21,7 +21,7 @@ from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.sent_history import SentHistory
 from antiphon_worker.loop.step_events import Sink
-from antiphon_worker.loop.steps import Journal, plain_variables
+from antiphon_worker.loop.steps import Journal, lost_usage, plain_variables
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter
 from antiphon_worker.providers.base import Provider
@@ -112,6 +112,8 @@ async def _run(
     visible = history.visible
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
     result.usage += writer.usage
+    if journal.entries:
+        result.usage += lost_usage(journal.entries)
     return TurnResult(result, window, visible.summary, plain_variables(context.variables))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord, TurnFailed
 from antiphon.events import Event
@@ -179,10 +179,15 @@ class AnswerBegun(Struct, tag="answer_begun", tag_field="type"):
 
 
 class AnswerGone(Struct, tag="answer_gone", tag_field="type"):
-    """The service will not complete the answer of a step: it starts again."""
+    """The service will not complete the answer of a step: it starts again. ``usage`` is what it charged for it."""
 
     step: int
     version: int = 3
+    usage: Usage = field(default_factory=Usage)
+
+
+PAID = (StepEntry, AnswerGone)
+"""The entries with the usage of a model call."""
 
 
 class HandedOver(Struct, tag="handed_over", tag_field="type"):
@@ -444,7 +449,12 @@ def starts_once(entries: Iterable[JournalEntry]) -> bool:
 
 def usage_of(entries: Iterable[JournalEntry]) -> Usage:
     """Return the total usage of a journal's model calls."""
-    return sum((entry.usage for entry in entries if isinstance(entry, StepEntry)), Usage())
+    return sum((entry.usage for entry in entries if isinstance(entry, PAID)), Usage())
+
+
+def lost_usage(entries: Iterable[JournalEntry]) -> Usage:
+    """Return the usage of the answers of a journal that were begun in the background and lost."""
+    return sum((entry.usage for entry in entries if isinstance(entry, AnswerGone)), Usage())
 
 
 def plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,8 +61,9 @@ class AnswerKeeper(Protocol):
         """Keep the id. It is durable when this returns."""
         ...
 
-    async def gone(self) -> None:
-        """Forget the id, because the service will not complete the answer. The step starts again."""
+    async def gone(self, usage: Usage) -> None:
+        """Forget the id, because the service will not complete the answer, and count what it has used. The step starts
+        again."""
         ...
 
     async def published(self) -> Published:

@@ -21,7 +21,7 @@ from antiphon.input.parameters import misplaced
 from antiphon.model import File, Image, Item, Message, Part, ToolCall, ToolResult
 from antiphon_worker.providers.base import ModelRequest, ToolSpec
 from antiphon_worker.providers.http.connection import Call
-from antiphon_worker.providers.stream.json_text import is_object
+from antiphon_worker.providers.stream.json_text import as_text, is_object
 
 NO_RESULT = "This tool call has no result."
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -65,10 +65,23 @@ def route_to_cache(request: ModelRequest, params: dict[str, Any]) -> None:
 
 
 def tools_of(
-    request: ModelRequest, params: dict[str, Any], form: Callable[[ToolSpec], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the tools of the agent in the service's form, and then the service's own tools among the parameters."""
-    return [form(tool) for tool in request.tools] + list(params.pop("tools", ()))
+    request: ModelRequest, params: dict[str, Any], form: Callable[[ToolSpec], dict[str, Any]],
+    names: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the tools of the agent in the service's form, and then the service's own tools among the parameters.
+
+    A tool that the service declares and the agent runs has the same name in both, and the service's form is sent.
+    ``names`` are those of tools that the service knows by their types.
+    """
+    own = list(params.pop("tools", ()))
+    if not own:
+        return [form(tool) for tool in request.tools]
+    declared = {_name_of(tool, names or {}) for tool in own if is_object(tool)}
+    return [form(tool) for tool in request.tools if tool.name not in declared] + own
+
+
+def _name_of(tool: dict[str, Any], names: Mapping[str, str]) -> str | None:
+    return as_text(tool.get("name")) or names.get(as_text(tool.get("type")) or "")
 
 
 def call_of(request: ModelRequest, path: str, body: dict[str, Any]) -> Call:

@@ -2,16 +2,18 @@
 
 The id of an answer is kept as soon as the service names it. From then on no attempt asks for the answer again: it reads
 the answer of the first one from its beginning, and leaves out what readers already have. Where only the connection is
-lost, the same attempt reads on after the last event that it has taken.
+lost, the same attempt reads on after the last event that it has taken. Where the service no longer streams the answer,
+it is read whole. What an answer has cost that was lost or cancelled is counted as far as the service reports it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -37,13 +39,16 @@ from antiphon_worker.providers.base import (
     ToolCallPiece,
 )
 from antiphon_worker.providers.http.connection import Call, Connection
+from antiphon_worker.providers.http.failures import TransportErrors
 from antiphon_worker.providers.openai_responses.stream import Event, ResponsesDecoder
 from antiphon_worker.providers.stream.increments import AnswerStream
+from antiphon_worker.providers.stream.json_text import as_dict
 
 log = logging.getLogger("antiphon.providers")
 
 MOST_RECONNECTS = 3
-CANCEL_SECONDS = 2.0
+STREAM_OVER, NOT_FOUND = 400, 404
+SHORT_SECONDS = 2.0  # for a call that only stops an answer, or asks what it has cost
 LOST = (ProviderStreamBroken, ProviderUnreachable, ProviderTimedOut, ProviderOverloaded)
 """Errors after which the service may still be writing the answer."""
 
@@ -61,15 +66,20 @@ class BackgroundDecoder(ResponsesDecoder):
 
     EVENT: ClassVar[type[Any]] = NumberedEvent
 
-    def __init__(self, provider: str, model: str) -> None:
-        super().__init__(provider, model)
+    def __init__(self, provider: str, model: str, tools: frozenset[str] = frozenset()) -> None:
+        super().__init__(provider, model, tools)
         self.response_id = ""
         self.after = -1
         self.ended = False  # the service writes no more
 
     def _end(self, response: dict[str, Any], out: Increments) -> None:
-        self.ended = True
+        self.ended = response.get("status") not in ("queued", "in_progress")
+        self.charge(response)
         super()._end(response, out)
+
+    def charge(self, response: dict[str, Any]) -> None:
+        """Note what the service has counted of the answer so far."""
+        self._usage = as_dict(response.get("usage")) or self._usage
 
 
 def _take_created(decoder: BackgroundDecoder, event: NumberedEvent, data: bytes, out: Increments) -> None:
@@ -104,6 +114,8 @@ class BackgroundStream(AnswerStream):
         super().__init__(connection, provider, call, decoder)
         self._background = decoder
         self._keeper = keeper
+        self._query = call.query
+        self._streams = True  # the service streams the answer again; it does so for some minutes
 
     async def into(self, outlet: Outlet) -> StepResult:
         """Put the increments that readers do not have yet into an outlet, and return the result."""
@@ -114,7 +126,8 @@ class BackgroundStream(AnswerStream):
             self._read_on(0)
         else:
             outlet = _Beginning(outlet, decoder, keeper)
-        for reconnects in range(MOST_RECONNECTS + 1):
+        reconnects = 0
+        while True:
             try:
                 return await super().into(outlet)
             except asyncio.CancelledError:
@@ -124,24 +137,37 @@ class BackgroundStream(AnswerStream):
             except ProviderError as exc:
                 if not decoder.response_id or isinstance(exc, ProviderRateLimited):
                     raise
-                if decoder.ended or not isinstance(exc, LOST):
+                if isinstance(exc, LOST) and not decoder.ended:
+                    reconnects += 1
+                elif exc.status == STREAM_OVER and self._streams and self._call.method == "GET":
+                    self._streams = False
+                else:
                     await self._give_up(exc)
-                if reconnects == MOST_RECONNECTS:
+                if reconnects > MOST_RECONNECTS:
                     raise
                 log.debug("%s lost the answer, and reads on: %s", self._provider, exc.message)
                 self._read_on(max(decoder.after, 0))
-        raise AssertionError("unreachable")
 
     def _read_on(self, after: int) -> None:
-        query = {"stream": "true", "starting_after": after}
-        path = f"/responses/{self._background.response_id}"
-        self._call = msgspec.structs.replace(
-            self._call, method="GET", path=path, body=b"", query={**self._call.query, **query}
+        """Let the next call read the rest of the answer, or all of it where the service streams it no more."""
+        self._call = self._about(
+            "GET", query={"stream": "true", "starting_after": after} if self._streams else {}
+        )
+
+    def _about(
+        self, method: Literal["GET", "POST"], path: str = "", query: Mapping[str, Any] = MappingProxyType({})
+    ) -> Call:
+        """Return a call about the answer that was begun."""
+        path, body = f"/responses/{self._background.response_id}{path}", b"{}" if method == "POST" else b""
+        return msgspec.structs.replace(
+            self._call, method=method, path=path, body=body, query={**self._query, **query}
         )
 
     async def _give_up(self, exc: ProviderError) -> None:
         """Forget the answer. Raises the error, as one that is retried where the answer could not be found again."""
-        await self._keeper.gone()
+        if not self.counted.tokens and exc.status != NOT_FOUND:
+            await self._charge(self._about("GET"))
+        await self._keeper.gone(self.counted)
         if self._call.method == "GET" and not self._background.ended:
             raise ProviderStreamBroken(
                 f"{self._provider} no longer has the answer that was begun, and is asked again. {exc.message}",
@@ -151,11 +177,24 @@ class BackgroundStream(AnswerStream):
 
     async def _cancel(self) -> None:
         """Ask the service to stop writing an answer that no worker will read."""
-        path = f"/responses/{self._background.response_id}/cancel"
-        call = msgspec.structs.replace(self._call, method="POST", path=path, body=b"{}", query={})
-        with suppress(ProviderError, TimeoutError):
-            async with asyncio.timeout(CANCEL_SECONDS):
-                await (await self._connection.open(self._provider, call)).aclose()
+        await self._charge(self._about("POST", "/cancel"))
+
+    async def _charge(self, call: Call) -> None:
+        """Make a call about the answer, and note what the service has counted. It may fail."""
+        said = bytearray()
+
+        def take(piece: bytes) -> bool:
+            said.extend(piece)
+            return len(said) <= self._connection.options.max_answer_bytes
+
+        with suppress(ProviderError, TimeoutError, *TransportErrors, msgspec.MsgspecError, UnicodeError):
+            async with asyncio.timeout(SHORT_SECONDS):
+                answer = await self._connection.open(self._provider, call)
+                try:
+                    if await answer.into(take):
+                        self._background.charge(msgspec.json.decode(said, type=dict[str, Any]))
+                finally:
+                    await answer.aclose()
 
 
 class _Beginning:

@@ -5,12 +5,14 @@ The service stores nothing: the history contains the reasoning in encrypted form
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Unpack
 
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from antiphon_worker.providers.base import AnswerKeeper, ModelRequest, OutputSchema, ToolSpec
 from antiphon_worker.providers.http.connection import Call
+from antiphon_worker.providers.openai_responses import local_calls
 from antiphon_worker.providers.openai_responses.background import BackgroundDecoder, BackgroundStream
 from antiphon_worker.providers.openai_responses.stream import ResponsesDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection, is_openai
@@ -53,11 +55,18 @@ class OpenAIResponses(ModelService):
         call = responses_call(request, self.name, routed=is_openai(self.options.base_url))
         if request.keeper is not None:
             return self._in_background(request, request.keeper, call)
-        return self.send(request, call, ResponsesDecoder(self.name, request.model))
+        return self.send(request, call, ResponsesDecoder(self.name, request.model, _names(request)))
 
     def _in_background(self, request: ModelRequest, keeper: AnswerKeeper, call: Call) -> AnswerStream:
-        call, decoder = self.checked(request, call), BackgroundDecoder(self.name, request.model)
+        call, decoder = (
+            self.checked(request, call),
+            BackgroundDecoder(self.name, request.model, _names(request)),
+        )
         return BackgroundStream(self.connection, self.name, call, decoder, keeper)
+
+
+def _names(request: ModelRequest) -> frozenset[str]:
+    return frozenset(tool.name for tool in request.tools)
 
 
 def responses_call(request: ModelRequest, provider: str, *, routed: bool = False) -> Call:
@@ -73,10 +82,10 @@ def responses_call(request: ModelRequest, provider: str, *, routed: bool = False
     }
     if request.system:
         body["instructions"] = request.system
-    tools = tools_of(request, params, _tool)
+    tools = tools_of(request, params, _tool, local_calls.TOOLS)
     if tools:
         body["tools"] = tools
-    choose_tool(params, tools, lambda choice: choice)
+    choose_tool(params, tools, lambda choice: local_calls.choice_of(choice, tools))
     body |= _params(params)
     if request.output is not None:
         body["text"] = {**body.get("text", {}), "format": _format(request.output)}
@@ -111,27 +120,49 @@ def _format(output: OutputSchema) -> dict[str, Any]:
 
 
 def _input(messages: Sequence[Message], provider: str) -> Iterator[dict[str, Any]]:
-    custom: set[str] = set()
-    for message in settled(since_compaction(messages, provider), LONGEST_CALL_ID):
+    history = settled(since_compaction(messages, provider), LONGEST_CALL_ID)
+    outputs: dict[str, dict[str, Any]] = {}  # of the answer's calls, in the form of these
+    for place, message in enumerate(history, 1):
         if message.role == "assistant":
             own = message.provider == provider
-            custom = {c.call_id for c in message.tool_calls if own and _is_custom(c)}
-            yield from _answer(message, own=own)
+            outputs = _outputs(message, history[place:]) if own else {}
+            yield from _answer(message, outputs, own=own)
         elif message.role == "tool":
             for result in message.tool_results:
-                yield _tool_result(result, custom=result.call_id in custom)
+                yield outputs.get(result.call_id) or _tool_result(result)
         elif content := list(_content(message.parts)):
             role = "developer" if message.role == "system" else "user"
             yield {"role": role, "content": content}
 
 
-def _answer(message: Message, *, own: bool) -> Iterator[dict[str, Any]]:
+def _outputs(answer: Message, after: Sequence[Message]) -> dict[str, dict[str, Any]]:
+    """Return the results of an answer's calls that have a form of their own, by the ids of the calls."""
+    own = {call.call_id: call for call in answer.tool_calls if call.item is not None}
+    results = takewhile(lambda message: message.role == "tool", after if own else ())
+    found = [
+        _output(own[result.call_id], result)
+        for message in results
+        for result in message.tool_results
+        if result.call_id in own
+    ]
+    return {output["call_id"]: output for output in found if output is not None}
+
+
+def _output(call: ToolCall, result: ToolResult) -> dict[str, Any] | None:
+    if call.item is not None and call.item.get("type") == "custom_tool_call":
+        return _tool_result(result, "custom_tool_call_output")
+    return local_calls.output_of(call, result) if local_calls.is_local(call) else None
+
+
+def _answer(
+    message: Message, outputs: Mapping[str, dict[str, Any]], *, own: bool
+) -> Iterator[dict[str, Any]]:
     for part in message.parts:
         if isinstance(part, Text | Refusal):
             if part.text:
                 yield _said(part, own=own)
         elif isinstance(part, ToolCall):
-            yield _call(part, own=own)
+            yield _call(part, own=own and (part.call_id in outputs or not local_calls.is_local(part)))
         elif isinstance(part, Reasoning):
             if own and part.item is not None and part.item.get("encrypted_content"):
                 yield _without_empty(part.item)
@@ -156,10 +187,6 @@ def _said(part: Text | Refusal, *, own: bool) -> dict[str, Any]:
     return said
 
 
-def _is_custom(call: ToolCall) -> bool:
-    return call.item is not None and call.item.get("type") == "custom_tool_call"
-
-
 def _call(call: ToolCall, *, own: bool) -> dict[str, Any]:
     if own and call.item is not None:
         return _without_empty({**call.item, "call_id": call.call_id})
@@ -171,9 +198,8 @@ def _call(call: ToolCall, *, own: bool) -> dict[str, Any]:
     }
 
 
-def _tool_result(result: ToolResult, *, custom: bool) -> dict[str, Any]:
+def _tool_result(result: ToolResult, kind: str = "function_call_output") -> dict[str, Any]:
     output: Any = result.content if isinstance(result.content, str) else list(_content(result.content))
-    kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": result.call_id, "output": output or ""}
 
 

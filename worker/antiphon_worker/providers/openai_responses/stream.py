@@ -11,6 +11,7 @@ from antiphon.errors import ProviderStreamBroken
 from antiphon.model import Item, Part, Reasoning, Refusal, StopReason, Text, ToolCall
 from antiphon_worker.providers.base import Increments, ItemPart, StepResult, ToolCallPiece
 from antiphon_worker.providers.errors import error_of_body
+from antiphon_worker.providers.openai_responses.local_calls import local_call
 from antiphon_worker.providers.stream.decoder import Decoder, Growing
 from antiphon_worker.providers.stream.json_text import (
     Torn,
@@ -52,8 +53,9 @@ class ResponsesDecoder(Decoder):
 
     EVENT: ClassVar[type[Any]] = Event
 
-    def __init__(self, provider: str, model: str) -> None:
+    def __init__(self, provider: str, model: str, tools: frozenset[str] = frozenset()) -> None:
         super().__init__(provider, model)
+        self._tools = tools  # of the agent, which may run calls of tools that the service declares
         self._items: dict[int, Growing] = {}
         self._response: dict[str, Any] | None = None
 
@@ -67,7 +69,9 @@ class ResponsesDecoder(Decoder):
         response = self._response
         if response is None:
             raise self._broken_off()
-        parts = [part for item in self._output(response) for part in _parts(self._provider, item)]
+        parts = [
+            part for item in self._output(response) for part in _parts(self._provider, item, self._tools)
+        ]
         usage, reason = as_dict(response.get("usage")), _stop_reason(response)
         return self._step(parts, reason, as_text(response.get("status")), usage)
 
@@ -126,7 +130,12 @@ class ResponsesDecoder(Decoder):
             known = self._items[index]
         known.item, known.done = item, True
         if item.get("type") not in _ANSWER_ITEMS:
-            out.append(ItemPart(item))
+            call = local_call(item, self._tools)
+            if call is None:
+                out.append(ItemPart(item))
+            else:
+                out.append(ToolCallPiece(call.call_id, call.name, ""))
+                out.append(ToolCallPiece(call.call_id, "", call.arguments_text))
             return
         for kind, text in _texts(item):
             said = known.said(kind)
@@ -204,7 +213,7 @@ def _reasoning_text(item: dict[str, Any]) -> str:
     return _joined(as_dicts(item.get("summary")), "text") or _joined(as_dicts(item.get("content")), "text")
 
 
-def _parts(provider: str, item: dict[str, Any]) -> list[Part]:
+def _parts(provider: str, item: dict[str, Any], tools: frozenset[str]) -> list[Part]:
     name = as_text(item.get("name")) or ""
     match item.get("type"):
         case "message":
@@ -219,7 +228,7 @@ def _parts(provider: str, item: dict[str, Any]) -> list[Part]:
             given = {"input": as_text(item.get("input")) or ""}
             return [ToolCall(_call_id(item), name, given, None, item)]
         case _:
-            return [Item(provider, item)]
+            return [local_call(item, tools) or Item(provider, item)]
 
 
 def _message_parts(provider: str, item: dict[str, Any]) -> list[Part]:
