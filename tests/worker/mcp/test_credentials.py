@@ -124,10 +124,11 @@ async def test_credentials_reach_neither_redis_nor_logs_nor_events(redis_url, ca
 
 def desk_with(*headers):
     """A declared server, and the credentials of a user who has sent these headers, one set after the other."""
-    credentials = Credentials()
+    desk = MCP.http("https://desk.example/mcp", name="desk")
+    credentials = Credentials(desk)
     for one in headers:
         credentials.replace(one)
-    return MCP.http("https://desk.example/mcp", name="desk"), credentials
+    return desk, credentials
 
 
 def test_each_of_several_headers_is_removed_from_what_the_server_says():
@@ -136,6 +137,25 @@ def test_each_of_several_headers_is_removed_from_what_the_server_says():
     _, credentials = desk_with(*sets)
     secrets = [secret for one in sets for secret in one.values()]
     assert credentials.out_of(" ".join(secrets)) == " ".join([MASK] * len(secrets))
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        MCP.http(
+            "https://desk.example/mcp", name="desk", headers={"Authorization": f"Bearer {TOKEN}", "X-Version": "2026-07"}
+        ),
+        MCP.http(f"https://desk.example/mcp?api_key={TOKEN}&version=2026-07", name="desk"),
+        MCP.stdio("desk", name="desk", env={"DESK_API_TOKEN": TOKEN, "VERSION": "2026-07"}),
+    ],
+    ids=["headers", "url", "env"],
+)  # fmt: skip
+def test_credentials_for_all_users_are_removed_from_what_the_server_says(declared):
+    """And nothing else that is declared beside them."""
+    credentials = Credentials(declared)
+    assert credentials.out_of(f"{TOKEN} for 2026-07") == f"{MASK} for 2026-07"
+    credentials.replace({"X-Key": "own-key"})
+    assert credentials.out_of(f"{TOKEN} or own-key") == f"{MASK} or {MASK}"
 
 
 def test_credentials_that_the_server_repeats_in_its_list_reach_no_model():

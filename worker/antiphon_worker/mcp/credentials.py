@@ -8,8 +8,10 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
 from antiphon.errors import ToolError, ToolRaised
+from antiphon.input.parameters import is_credential
 from antiphon.mcp import MCP, Requester
 from antiphon.tools.threads import Threads
 from antiphon_worker.loop.toolbox import is_stop
@@ -25,23 +27,27 @@ _THREADS = Threads(limit=16)
 
 
 class Credentials:
-    """The headers that a connection sends for its user. Earlier ones are remembered, as a call may still use them."""
+    """The headers that a connection sends for its user. Earlier ones are remembered, as a call may still use them.
 
-    def __init__(self) -> None:
+    ``server`` may have declared credentials for all users: in ``headers=``, in ``env=`` and in its URL.
+    """
+
+    def __init__(self, server: MCP) -> None:
         self.headers: Mapping[str, str] = {}
+        declared = [*server.headers.items(), *server.env.items(), *parse_qsl(urlsplit(server.url).query)]
+        self._of_all = _secrets(value for name, value in declared if is_credential(name))
         self._sent: deque[frozenset[str]] = deque(maxlen=REMEMBERED)
 
     def replace(self, headers: Mapping[str, str]) -> None:
         """Send these headers from now on."""
         self.headers = headers
-        parts = {part for value in headers.values() for part in (value, value.rpartition(" ")[2])}
-        secrets = frozenset({part for part in parts if len(part) >= SHORTEST})
+        secrets = _secrets(headers.values())
         if secrets not in self._sent:
             self._sent.append(secrets)
 
     def out_of(self, text: str) -> str:
         """Return a text of the server without the credentials that it repeats."""
-        for secret in sorted(frozenset[str]().union(*self._sent), key=len, reverse=True):
+        for secret in sorted(self._of_all.union(*self._sent), key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
 
@@ -57,6 +63,12 @@ class Credentials:
                 for name, one in cast("dict[str, Any]", value).items()
             }
         return value
+
+
+def _secrets(values: Iterable[str]) -> frozenset[str]:
+    """Return what is secret of these values: each, and what follows its scheme."""
+    parts = {part for value in values for part in (value, value.rpartition(" ")[2])}
+    return frozenset({part for part in parts if len(part) >= SHORTEST})
 
 
 async def headers_for(server: MCP, requester: Requester) -> Mapping[str, str]:

@@ -63,7 +63,7 @@ class Server:
         if known is None or known.closed:
             if time.monotonic() < self._until:
                 raise Unreachable(self._failure)
-            credentials = Credentials()
+            credentials = Credentials(self.declared)
             if self.declared.command:
                 transport = stdio_transport(self.declared)
             else:
