@@ -186,6 +186,16 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         """
         return _holds(self.at_most_once, tool)
 
+    @property
+    def place(self) -> str:
+        """The server's name with a hash of where it is, by which a deployment remembers its tools.
+
+        >>> files.place
+        'files-ba49e624'
+        """
+        where = self.url.partition("?")[0] or "\0".join(self.command)
+        return f"{self.name}-{hashlib.sha256(where.encode(errors='replace')).hexdigest()[:8]}"
+
     def described(self) -> dict[str, Any]:
         """Return what is part of the revision of agents: not where the server is, and not what it offers.
 

@@ -14,7 +14,7 @@ _IDS = {
     "share": ["share"], "line": ["queue", "share"], "pace": ["tenant"], "bucket": ["scope"],
     "schedule": ["schedule"], "webhook": ["webhook"], "deliveries": ["webhook"], "unindexed": ["memory"],
     "taking_over": ["memory"], "facts": ["scope"], "graph_data": ["thread"], "graph_index": ["thread"],
-    "handed_out": ["hash"], "app": ["hash"], "figures": ["agent@revision"],
+    "handed_out": ["hash"], "app": ["hash"], "mcp_tools": ["server"], "figures": ["agent@revision"],
     "missing": ["agent@revision"], "rated_of": ["tenant"],
 }  # fmt: skip
 

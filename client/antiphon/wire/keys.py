@@ -169,6 +169,8 @@ KINDS: tuple[Kind, ...] = (
          "call may start", "a minute after the last turn that waited for it"),
     Kind("app", "app:{}", "string", "the revisions of an App's agents, by a hash of what the App has",
          "31 days after the last worker with it"),
+    Kind("mcp_tools", "mcp_tools:{}", "hash", "hashes of the names, descriptions and schemas of the tools that an MCP "
+         "server has listed", "31 days after its last list"),
     Kind("promotions", "promotions", "string", "which revisions of agents sessions take at their next turns, as JSON "
          "by agent", "until the last one is reset", lasting=True),
     Kind("figures", "figures:{}", "hash", "how the turns of an agent's revision ended: figures of the last 100 "
@@ -306,6 +308,7 @@ class Keys:
     spent = _Of()
     held = _Of()
     app = _Of()
+    mcp_tools = _Of()
     figures = _Of()
     missing = _Of()
     rated_of = _Of()

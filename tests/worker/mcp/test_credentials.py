@@ -143,7 +143,8 @@ def test_each_of_several_headers_is_removed_from_what_the_server_says():
     "declared",
     [
         MCP.http(
-            "https://desk.example/mcp", name="desk", headers={"Authorization": f"Bearer {TOKEN}", "X-Version": "2026-07"}
+            "https://desk.example/mcp", name="desk",
+            headers={"Authorization": f"Bearer {TOKEN}", "X-Version": "2026-07"},
         ),
         MCP.http(f"https://desk.example/mcp?api_key={TOKEN}&version=2026-07", name="desk"),
         MCP.stdio("desk", name="desk", env={"DESK_API_TOKEN": TOKEN, "VERSION": "2026-07"}),

@@ -437,9 +437,9 @@ OF_TURNS = [one for one in vars(metrics).values() if isinstance(one, metrics.Cou
 
 @pytest.mark.parametrize("metric", OF_TURNS, ids=lambda one: one._name)
 def test_every_metric_of_turns_has_the_labels_of_their_agent_and_cell(metric):
-    assert len(OF_TURNS) == 12
+    assert len(OF_TURNS) == 13
     names = {*metric._labelnames}
-    assert names >= ({"cell"} if metric is metrics.REDIS else {"agent", "cell"})
+    assert names >= ({"cell"} if metric in (metrics.REDIS, metrics.TOOLS_CHANGED) else {"agent", "cell"})
 
 
 @pytest.mark.parametrize(("revision", "label"), [(Revision("2f1c07d9be52"), "mine"), (None, "inline")])

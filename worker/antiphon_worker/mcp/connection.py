@@ -56,6 +56,8 @@ class Connection:
         self.server, self.credentials = server, credentials
         self.busy, self.used = 0, time.monotonic()
         self.closed = False
+        self.noted = False
+        """Whether the list of tools was compared with those before it."""
         self._client: Client | None = None
         self._error: BaseException | None = None
         self._tools: list[RemoteTool] | None = None
@@ -128,6 +130,7 @@ class Connection:
                 break
         self._tools = usable_tools(self.server, found[: LIMITS.mcp_tools], self.credentials)
         self._until = time.monotonic() + keep
+        self.noted = False
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressFnT, answers: Answers = NO_ANSWERS

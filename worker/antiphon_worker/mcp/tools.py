@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -49,6 +50,12 @@ class RemoteTool(Tool[..., Any]):
         self.function = cast("Any", _unbound)
         self.server, self.remote = server, remote
         self.approval = server.rule(remote)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the tool as its server describes it."""
+        said = msgspec.json.encode([self.remote, self.description, self.parameters], order="deterministic")
+        return hashlib.sha256(said).hexdigest()[:32]
 
     def bind(self, arguments: Arguments, context: Context) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments, and the context. Raises ``ToolArgumentsInvalid``.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from mcp_types import CallToolResult, InputRequiredResult
 
@@ -19,13 +19,17 @@ from antiphon_worker.mcp.questions import MOST_ROUNDS, NO_ANSWERS, Answers, answ
 from antiphon_worker.mcp.servers import server
 from antiphon_worker.mcp.tools import Arguments, RemoteTool, content_of, missing_tool
 
+Note: TypeAlias = Callable[[MCP, Sequence[RemoteTool]], Awaitable[bool]]
+"""Compares the tools of a server with those that it had. Returns whether it could."""
+
 UNAVAILABLE = "These services cannot be used at the moment, and their tools are not available: {names}."
 
 
 async def offer_tools(
-    inp: LoopInput, servers: Sequence[MCP], tenant: str | None, user: str | None, journal: Iterable[JournalEntry]
+    inp: LoopInput, servers: Sequence[MCP], tenant: str | None, user: str | None, journal: Iterable[JournalEntry],
+    note: Note,
 ) -> None:  # fmt: skip
-    """Add the tools of these servers to those that the model may call.
+    """Add the tools of these servers to those that the model may call. ``note`` receives each list that is new.
 
     A server that cannot be used adds none, and a note names it for the model. Calls that the journal has, and whose
     tools are not listed now, get an error result. Raises ``InvalidTool`` if another tool has a name of a server.
@@ -33,7 +37,7 @@ async def offer_tools(
     names = {one.name for one in servers}
     others = [one.name for one in (*inp.tools, *inp.caller_tools)]
     check_no_shadow(names, others, InvalidTool)
-    users = [_User(one, Requester(tenant, user, one.name)) for one in servers]
+    users = [_User(one, Requester(tenant, user, one.name), note) for one in servers]
     found = await asyncio.gather(*(one.tools() for one in users))
     tools = [tool for each in found for tool in each or ()]
     known = {tool.name for tool in tools}
@@ -53,15 +57,18 @@ async def offer_tools(
 class _User:
     """A server as one user uses it in a turn."""
 
-    def __init__(self, declared: MCP, requester: Requester) -> None:
-        self.server, self._requester = declared, requester
+    def __init__(self, declared: MCP, requester: Requester, note: Note) -> None:
+        self.server, self._requester, self._note = declared, requester, note
         self.failure = ""
 
     async def tools(self) -> list[RemoteTool]:
         """Return the tools of the server, or none if it cannot be used."""
         try:
             async with server(self.server).use(self._requester) as connection:
-                return [tool.bound(self._call) for tool in await connection.tools()]
+                tools = await connection.tools()
+                if not connection.noted:
+                    connection.noted = await self._note(self.server, tools)
+                return [tool.bound(self._call) for tool in tools]
         except ToolError as exc:
             self.failure = exc.message
         except TimeoutError:

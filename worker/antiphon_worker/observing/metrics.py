@@ -74,6 +74,11 @@ BUDGETS_REACHED = Counter(
     "antiphon_budgets_reached", "Attempts that a budget rejected, suspended or sent to a fallback",
     ["scope", "action", "agent", "cell"],
 )  # fmt: skip
+TOOLS_CHANGED = Counter(
+    "antiphon_mcp_tools_changed",
+    "Tools that an MCP server describes otherwise than before",
+    ["server", "cell"],
+)
 REDIS = Histogram("antiphon_redis_seconds", "Round trips to Redis", ["command", "cell"], buckets=_SHORT)
 DEATHS = ("antiphon_worker_deaths", "Processes of workers that died, or were killed because they stood still")
 
@@ -95,6 +100,9 @@ class Metrics:
 
     def command(self, name: str, seconds: float) -> None:
         _series(REDIS, name if name in _COMMANDS else "other", self._cell).observe(seconds)
+
+    def tool_changed(self, server: str) -> None:
+        _series(TOOLS_CHANGED, server, self._cell).inc()
 
 
 class _Watch:

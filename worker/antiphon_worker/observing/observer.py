@@ -47,6 +47,10 @@ class Observer(Protocol):
         """See a round trip to Redis."""
         ...
 
+    def tool_changed(self, server: str) -> None:
+        """See that an MCP server describes a tool otherwise than before."""
+        ...
+
 
 class _Several:
     """Several watchers of one attempt, or of a process, as one."""
@@ -60,6 +64,10 @@ class _Several:
     def command(self, name: str, seconds: float) -> None:
         for one in self._watchers:
             one.command(name, seconds)
+
+    def tool_changed(self, server: str) -> None:
+        for one in self._watchers:
+            one.tool_changed(server)
 
     def opened(self, agent: AgentSpec, revision: Revision | None) -> None:
         for one in self._watchers:

@@ -81,6 +81,9 @@ class Traces:
     def command(self, name: str, seconds: float) -> None:
         """Round trips to Redis are not traced as spans: there are too many."""
 
+    def tool_changed(self, server: str) -> None:
+        """A change of a tool has no span: it belongs to the server."""
+
 
 class _TracedToolBox(ToolBox):
     """A toolbox whose calls run within their spans."""

@@ -6,18 +6,22 @@ from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import Cells
 from antiphon_worker.app import App
 from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.budgets import Attempt
 from antiphon_worker.process.children import Children
 from antiphon_worker.process.journal import TurnJournal
 
 
 async def offer_elsewhere(
-    inp: LoopInput, cells: Cells, app: App, agent: AgentSpec, attempt: Attempt, journal: TurnJournal
-) -> None:
+    inp: LoopInput, cells: Cells, observer: Observer | None, app: App, agent: AgentSpec, attempt: Attempt,
+    journal: TurnJournal,
+) -> None:  # fmt: skip
     """Let the model call tools that run elsewhere, in an attempt at a turn. Does nothing for an App without any."""
     if app.children:
         Children(cells, app, attempt, journal).offer(inp)
     if servers := app.servers(agent):
         from antiphon_worker.mcp.turn import offer_tools
+        from antiphon_worker.process.changed_tools import ChangedTools
 
-        await offer_tools(inp, servers, attempt.turn.tenant or None, attempt.request.user, journal.entries)
+        note, user = ChangedTools(cells, observer).note, attempt.request.user
+        await offer_tools(inp, servers, attempt.turn.tenant or None, user, journal.entries, note)

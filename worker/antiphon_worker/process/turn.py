@@ -307,7 +307,7 @@ class TurnAttempt:
         history = loaded_history(self._cell, turn, agent)
         if charge.handed is not None or agent.handoffs:
             charge.prepare(inp, agent, history, app)
-        await offer_elsewhere(inp, self._runner.cells, app, agent, attempt, journal)
+        await offer_elsewhere(inp, self._runner.cells, self._runner.observer, app, agent, attempt, journal)
         lease, offer = self._lease, self._runner.recalls.offer
         self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
         decisions = claimed_decisions(self._turn)
