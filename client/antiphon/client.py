@@ -11,6 +11,7 @@ from __future__ import annotations
 from antiphon.async_client import AsyncClient, SessionSnapshot
 from antiphon.model.feedback import Feedback, Figures
 from antiphon.model.promotions import Promotion
+from antiphon.model.requests import KeptRequest
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
 from antiphon.redis.budgets import AsyncBudgets
@@ -32,7 +33,7 @@ from antiphon.wire.suspension import SuspendedTurn
 __all__ = [
     "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient",
     "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts",
-    "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "Promotion", "RatedTurn", "Schedule",
-    "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn", "TenantLimits",
-    "Webhook", "Webhooks",
+    "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "KeptRequest", "Promotion", "RatedTurn",
+    "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn",
+    "TenantLimits", "Webhook", "Webhooks",
 ]  # fmt: skip

@@ -308,3 +308,12 @@ def test_archives(deployment, kind, tmp_path, request):
     end_life(deployment.url, "s")
     assert session.run(f"{MARKER} 2").text == SAID
     assert [message.text for message in session.messages] == [SAID, SAID, f"{MARKER} 2", SAID]
+
+
+def test_requests_that_are_kept(deployment):
+    deployment.app.keep_requests = True
+    deployment.use(entries())
+    turn = deployment.agent(system=f"{MARKER} instructions").session("s").submit(SAID)
+    assert turn.result(20).text == SAID
+    [one] = turn.requests()
+    assert one.body["system"] == f"{MARKER} instructions"

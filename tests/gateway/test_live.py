@@ -21,7 +21,12 @@ PACKAGE = ["errors.js", "follow.js", "generated.js", "http.js", "sse.js", "value
 MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
 MOST_LINES, MOST_BYTES = 400, 120_000  # bytes: of what a browser reads before it shows the page
 # What a panel in panels/ adds when it opens, with the modules that only it needs. A new panel is one line here.
-MOST_BYTES_OF_PANEL = {"panels/session.js": 60_000, "panels/agents.js": 5_000, "panels/budgets.js": 5_000}
+MOST_BYTES_OF_PANEL = {
+    "panels/session.js": 60_000,
+    "panels/agents.js": 5_000,
+    "panels/budgets.js": 5_000,
+    "panels/requests.js": 5_000,
+}
 IMPORTED = re.compile(r'^(?:import|export) .*"(\..+)";$', re.MULTILINE)
 ON_DEMAND = re.compile(r"\bimport\(([^)]*)\)")
 pytestmark = pytest.mark.one_server

@@ -1,5 +1,6 @@
 """The page ``/live`` in headless Chromium, beside a real gateway and real workers."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -64,8 +65,10 @@ class Operation:
         gateway = self._processes.start(COMMAND, *argv, name="serve")
         return gateway, gateway.wait_for_output("[serving] ").rpartition("[serving] ")[2].split()[0]
 
-    def start_worker(self) -> Any:
-        worker = self._processes.worker(self._redis_url, "--app", APP, "--lease", "2", env=self.stage.env)
+    def start_worker(self, **env: str) -> Any:
+        worker = self._processes.worker(
+            self._redis_url, "--app", APP, "--lease", "2", env=self.stage.env | env
+        )
         worker.wait_for_output("takes turns")
         return worker
 
@@ -232,6 +235,26 @@ def test_a_tool_shows_how_far_it_is_and_waits_for_an_approval(operation):
 
 def _parts(page: Any) -> list[Any]:
     return [part for message in page["messages"] for part in message["parts"]]
+
+
+def test_a_turn_shows_each_step_as_the_model_received_it_or_that_it_is_not_kept(operation):
+    page, stage = operation.page, operation.stage
+    stage.open("tool")
+    worker = operation.start_worker()
+    operation.submit_and_wait("s", "Hello")
+    worker.terminate()
+    operation.start_worker(KEEP_REQUESTS="1")
+    operation.submit_and_wait("s", f"tool:survey {HOSTILE}")
+    page.open("#/sessions/s")
+    page.shows("article:last-child footer", "2 steps")
+    assert page.run(READ_ABOUT, "requests") == []
+    page.run("document.querySelector('article:first-child .json:last-child').open = true")
+    page.shows("article:first-child .requests", "The requests of this turn are not kept")
+    page.run("document.querySelector('article:last-child .json:last-child').open = true")
+    page.shows("article:last-child .requests", "Step 1", "Step 2", "stage/stage-1", "bytes")
+    page.run("document.querySelectorAll('.requests details')[1].open = true")
+    shown = page.shows("article:last-child .requests pre", HOSTILE.replace('"', '\\"'), "surveyed", '"tools"')
+    assert json.loads(shown.strip())["model"] == "stage-1"
 
 
 def test_a_failed_turn_is_requeued(operation):

@@ -25,6 +25,7 @@ def make_app(
     memory: Memory | None = None,
     providers: dict[str, Any] | None = None,
     search: bool = False,
+    keep_requests: bool = False,
 ) -> App:
     """An App with the agent ``support``."""
 
@@ -46,8 +47,13 @@ def make_app(
         agents=[Agent("stage", "stage-1", name="support", tools=[survey, refund], memory=memory)],
         providers={"stage": StageModel(stage), **(providers or {})},
         search=search,
+        keep_requests=keep_requests,
     )
 
 
 if "STAGE" in os.environ:  # a worker process
-    app = make_app(Stage(Path(os.environ["STAGE"])), search="ANTIPHON_ARCHIVE" in os.environ)
+    app = make_app(
+        Stage(Path(os.environ["STAGE"])),
+        search="ANTIPHON_ARCHIVE" in os.environ,
+        keep_requests="KEEP_REQUESTS" in os.environ,
+    )

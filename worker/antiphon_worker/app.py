@@ -84,7 +84,8 @@ class App:
     finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
     ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``,
     ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own. ``mcp`` are the
-    servers (``antiphon.mcp.MCP``) that agents may name; those that agents bring are included.
+    servers (``antiphon.mcp.MCP``) that agents may name; those that agents bring are included. With ``keep_requests``,
+    what models receive in turns is kept for 7 days, for ``turn.requests()`` and the dashboard.
 
     The agents of ``Agent(handoffs=…)`` are included, like its tools; names in it may be those of other workers' agents.
 
@@ -119,6 +120,7 @@ class App:
         hooks: Iterable[Hook[Any] | Callable[..., Any]] = (),
         rollout: Takes | Rollout | None = None,
         mcp: Iterable[MCP] = (),
+        keep_requests: bool = False,
     ) -> None:
         _check(travelling, store)
         self.timeouts = checked_timeouts(timeouts, SettingsError)
@@ -137,7 +139,7 @@ class App:
         self._prices: Prices | None = None
         self._opening: dict[str, asyncio.Future[Provider]] = {}
         self.memories = Memories(memory)
-        self.search, self.titles = search, checked_titles(titles)
+        self.search, self.titles, self.keep_requests = search, checked_titles(titles), keep_requests
         self._note_turns()
         self._begin_revisions(rollout)
         self._begin_servers(mcp)
@@ -168,8 +170,9 @@ class App:
 
     def _note_turns(self) -> None:
         """Let the search and the titles have the turns that they are made of."""
-        if not is_a(self.search, bool):
-            raise SettingsError(f"search= must be True or False, not {self.search!r}.")
+        for name, value in (("search", self.search), ("keep_requests", self.keep_requests)):
+            if not is_a(value, bool):
+                raise SettingsError(f"{name}= must be True or False, not {value!r}.")
         if isinstance(self.titles, TitleModel):
             check_provider(self.titles.provider, self._providers)
         self.memories.noted = f" {SEARCH_CURSOR}" if self.search else ""

@@ -29,6 +29,7 @@ SECTIONS = {
         "feedback": ("feedback",),
         "record": ("record",),
         "replay": ("replay",),
+        "requests": ("requests",),
         "chat": ("chat",),
         "batch": ("batch",),
         "files": ("files",),

@@ -41,9 +41,14 @@ _VARIABLE = re.compile(r"(?:^|_)(?:KEYS?|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL
 def without_secrets(recording: Recording) -> Recording:
     """Return a recording without what looks like a key or a password. The contents of files stay as they are."""
     plain = msgspec.to_builtins(msgspec.structs.replace(recording, files=[]))
-    found = msgspec.convert(_walk(plain, partial(_text, own=_of_environment())), Recording)
+    found = msgspec.convert(cleaned(plain), Recording)
     found.files = recording.files
     return found
+
+
+def cleaned(value: Any) -> Any:
+    """Return a value of JSON without what looks like a key or a password."""
+    return _walk(value, partial(_text, own=_of_environment()))
 
 
 def _walk(value: Any, clean: Callable[[str], str]) -> Any:

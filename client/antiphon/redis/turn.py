@@ -28,11 +28,13 @@ from antiphon.input.values import Keep, check_keep, patience
 from antiphon.model import TERMINAL, Decision, Response, Status
 from antiphon.model.feedback import checked_feedback
 from antiphon.model.recording import Recording
+from antiphon.model.requests import KeptRequest
 from antiphon.redis.connections import Connections
 from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import found_in
 from antiphon.redis.feedback import rate_turn
 from antiphon.redis.recording import record_turn
+from antiphon.redis.requests import requests_of
 from antiphon.redis.subscription import Subscription, TurnEvents
 from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
 from antiphon.session.background import own_turns, waits_for_itself
@@ -260,6 +262,17 @@ class AsyncTurn:
         ['You said: Hello']
         """
         return await record_turn(self._connections.cell_of_turn(self.id), self.id)
+
+    async def requests(self) -> list[KeptRequest]:
+        """Return what the models received in the turn, in the order of the calls: of all runs and attempts.
+
+        Empty unless the workers' App keeps requests (``App(keep_requests=True)``): for 7 days after the last call.
+        Raises ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> await turn.requests()
+        []
+        """
+        return await requests_of(self._connections.cell_of_turn(self.id), self.id)
 
     async def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

@@ -11,6 +11,7 @@ from antiphon.events import Event
 from antiphon.input.values import Keep
 from antiphon.model import Response, Status
 from antiphon.model.recording import Recording
+from antiphon.model.requests import KeptRequest
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.synchronous import Synchronous
@@ -206,6 +207,17 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         ['You said: Hello']
         """
         return call(self._async.recording())
+
+    def requests(self) -> list[KeptRequest]:
+        """Return what the models received in the turn, in the order of the calls: of all runs and attempts.
+
+        Empty unless the workers' App keeps requests (``App(keep_requests=True)``): for 7 days after the last call.
+        Raises ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> turn.requests()
+        []
+        """
+        return call(self._async.requests())
 
     def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

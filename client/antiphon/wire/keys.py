@@ -178,6 +178,8 @@ KINDS: tuple[Kind, ...] = (
          "31 days after the last such turn"),
     Kind("missing", "missing:{}", "set", "turns that wait for a revision that no worker has",
          "7 days after the last turn began to wait"),
+    Kind("requests", "requests:{}", "hash", "what models received in a turn, where its App keeps that: a "
+         "request by its run, attempt and number, and their bytes in all", "7 days after the turn's last model call"),
     Kind("rated", "rated", "sorted set", "turns with feedback, by its time", "8 days after the last feedback"),
     Kind("rated_of", "rated:{}", "sorted set", "those of a tenant", "8 days after the last feedback"),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
@@ -311,6 +313,7 @@ class Keys:
     mcp_tools = _Of()
     figures = _Of()
     missing = _Of()
+    requests = _Of()
     rated_of = _Of()
     handed_out = _Of()
     bell = _Of()

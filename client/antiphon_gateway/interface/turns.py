@@ -15,6 +15,7 @@ from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL, Decision
 from antiphon.model.feedback import MOST_NOTE
 from antiphon.model.recording import Recording
+from antiphon.model.requests import KeptRequest
 from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
@@ -150,6 +151,15 @@ async def record_turn(call: Call[None, None]) -> Recording:
     It has the session's own system prompt and variables, which nothing else shows over HTTP.
     """
     return await (await call.turn()).recording()
+
+
+@operation("GET", "/turns/{turn}/requests", right="admin")
+async def list_requests(call: Call[None, None]) -> list[KeptRequest]:
+    """Read what the models received in a turn, if its App keeps that
+
+    It has the system prompt of the agent, which nothing else shows over HTTP.
+    """
+    return await (await call.turn()).requests()
 
 
 class FeedbackQuery(Struct, kw_only=True):
@@ -335,6 +345,6 @@ def _told(error: AgentError) -> TurnFailure:
 
 OPERATIONS = [
     submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_runs, show_result, cancel_turn,
-    requeue_turn, rate_turn, list_feedback, record_turn, list_waiting, approve_call, reject_call, answer_call,
-    list_failed, requeue_failed,
+    requeue_turn, rate_turn, list_feedback, record_turn, list_requests, list_waiting, approve_call, reject_call,
+    answer_call, list_failed, requeue_failed,
 ]  # fmt: skip

@@ -94,6 +94,7 @@ export const OPERATIONS = {
   rate_turn: {"method": "PUT", "route": "/turns/{turn}/feedback", "body": true, "query": []},
   list_feedback: {"method": "GET", "route": "/feedback", "body": false, "query": ["agent", "since", "conversation", "tenant", "limit"]},
   record_turn: {"method": "GET", "route": "/turns/{turn}/recording", "body": false, "query": []},
+  list_requests: {"method": "GET", "route": "/turns/{turn}/requests", "body": false, "query": []},
   list_waiting: {"method": "GET", "route": "/waiting", "body": false, "query": ["tenant", "limit"]},
   approve_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/approve", "body": true, "query": []},
   reject_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/reject", "body": true, "query": []},

@@ -640,6 +640,17 @@ export interface StoredFile {
   by?: string | null;
   data?: string;
 }
+/** What a model received in one call: ``body`` is the JSON that was sent, without headers. */
+export interface KeptRequest {
+  step: number;
+  run: number;
+  attempt: number;
+  at: number;
+  provider: string;
+  model: string;
+  size: number;
+  body?: Json;
+}
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
@@ -1174,6 +1185,8 @@ export interface Operations {
   list_feedback: { asked: FeedbackQuery; answer: RatedPage };
   /** Read an ended turn as a recording, to replay it in a test */
   record_turn: { asked: { turn: string }; answer: Recording };
+  /** Read what the models received in a turn, if its App keeps that */
+  list_requests: { asked: { turn: string }; answer: KeptRequest[] };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */

@@ -19,6 +19,7 @@ from antiphon.wire import (
     forwarding,
     placed,
     promotions,
+    requests,
     revisions,
     suspension,
 )
@@ -61,6 +62,7 @@ WRAPPERS = {
     "promote": promotions.write_promotions,
     "count": feedback.keep_figures,
     "rate": feedback.rate,
+    "keep_request": requests.keep_request,
     "wake": revisions.wake_missing,
     "decide": suspension.decide,
     "notices/follow": notices.follow,

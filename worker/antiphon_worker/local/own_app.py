@@ -33,6 +33,7 @@ class OwnApp:
     """
 
     timeouts = None
+    keep_requests = False
     memories = Memories(None)
     revisions: Mapping[str, Revision] = {}
 

@@ -326,6 +326,11 @@ class _Held:
         self._outlet = outlet
         self._held: list[Increment] = []
 
+    @property
+    def step(self) -> int:
+        """The step whose answer it keeps back."""
+        return getattr(self._outlet, "step", 0)
+
     def append(self, increment: Increment) -> None:
         """Keep an increment. The time limits of the call hear it."""
         self._held.append(increment)

@@ -52,12 +52,14 @@ from antiphon.wire.budgets import (
 )
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.app import App
 from antiphon_worker.loop.costs import OUTPUT_LIMITS, Price, Prices, most_of, stopped_usage
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, answered
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.payers import ledgers_by_cell, payers_of, paying_turns
+from antiphon_worker.process.requests import keeping
 from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult
 
 MOST_OUTPUT = 16_384
@@ -119,14 +121,17 @@ class Budgets:
         provider: Provider,
         inp: LoopInput,
         agent: AgentSpec,
-        own: Sequence[Budget] | None,
+        app: App,
         attempt: Attempt,
     ) -> Provider:
         """Return the provider, or one before it that charges the budgets of a turn. Raises ``StoreError``.
 
-        ``own`` are the budgets that the App declares for the agent; None for one that came with the turn, whose name
-        could be any. The fallbacks in ``inp`` are charged too.
+        The App may declare budgets for the agent, but not for one that came with the turn, whose name could be any. The
+        fallbacks in ``inp`` are charged too. Where the App keeps requests, what is charged also keeps them.
         """
+        if app.keep_requests:
+            provider = keeping(provider, inp, attempt)
+        own = app.budgets(agent)
         if self._stored is None:
             await patiently(attempt.lease, self.look)
         attempt.agent, attempt.own = agent, own
@@ -137,7 +142,8 @@ class Budgets:
             return provider
         purse = Purse(self._cells, payers, attempt)
         if isinstance(provider, TurnFunction):
-            inp.charge = lambda one: PaidProvider(one, purse)
+            inner = inp.charge
+            inp.charge = lambda one: PaidProvider(inner(one) if inner else one, purse)
             return provider
         if inp.fallback is not None:
             inp.fallback = inp.fallback.through(lambda one: PaidProvider(one, purse, switched=True))
@@ -147,7 +153,8 @@ class Budgets:
 class Attempt(msgspec.Struct):
     """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take.
 
-    ``numbers`` are those of its model calls, whichever agent makes them. ``agent`` is the one in charge, with its
+    ``numbers`` are those of its model calls, whichever agent makes them, and
+    ``kept`` those of the requests that are kept. ``agent`` is the one in charge, with its
     ``own`` budgets.
     """
 
@@ -159,6 +166,7 @@ class Attempt(msgspec.Struct):
     prices: Prices
     seconds: float
     numbers: Iterator[int] = msgspec.field(default_factory=lambda: count(1))
+    kept: Iterator[int] = msgspec.field(default_factory=lambda: count(1))
     agent: AgentSpec | None = None
     own: Sequence[Budget] | None = None
 

@@ -299,7 +299,7 @@ class TurnAttempt:
         inp.files = files_of(self._cell, self._lease, request.user)
         if agent.fallback:
             inp.fallback = self._tries.fallback(agent, app)
-        provider = await self._runner.budgets.charged(provider, inp, agent, app.budgets(agent), attempt)
+        provider = await self._runner.budgets.charged(provider, inp, agent, app, attempt)
         if turn.untold or turn.run > 1:
             inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
         if self._revision is not None:

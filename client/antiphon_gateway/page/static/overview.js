@@ -2,13 +2,13 @@
 
 import { allowed, path, post } from "./reading/api.js";
 import { FailedPanel } from "./failed.js";
-import { arrange, buttonFor, byId, h, notify, onDemand, panel, say, show } from "./showing/dom.js";
+import { arrange, buttonFor, byId, h, notify, panel, say, show } from "./showing/dom.js";
 import { ago, count, duration, many, short } from "./showing/format.js";
+import { Folded } from "./showing/folded.js";
 import { Table } from "./showing/table.js";
 import { TurnRow } from "./showing/turn_row.js";
 
-// Panels that are closed at first: the title, and a module of panels/ that exports a class `Panel`, which has a `node` and `read()`.
-// `read()` is called when the panel opens and at each look while it is open; it returns null if this key may not see it.
+// Panels that are closed at first: the title, and a module of panels/ as `Folded` reads it. A new panel is one line here.
 const FOLDED = [["Agents", () => import("./panels/agents.js")], ["Budgets", () => import("./panels/budgets.js")]];
 
 /** `counts` of the list of sessions; `refresh` reads what this shows. */
@@ -44,24 +44,6 @@ export class Overview {
       workers && ["Workers", workers.length, workers.length ? "workers" : "failed", `${many(total(workers, "running"), "turn")} in flight`],
     ].filter(Boolean);
     arrange(this.tiles, tiles, ([name]) => name, () => new Tile());
-  }
-}
-
-/** A panel that is closed at first, and is read while it is open. */
-class Folded {
-  constructor(title, read) {
-    this.node = h("details", { class: "panel" }, h("summary", {}, title));
-    this.made = onDemand(async () => {
-      const { Panel } = await read();
-      const made = new Panel();
-      this.node.append(made.node);
-      return made;
-    });
-    this.node.addEventListener("toggle", () => this.refresh().catch((problem) => notify(problem.message)));
-  }
-
-  async refresh() {
-    if (this.node.open) show(this.node, (await (await this.made()).read()) !== null);
   }
 }
 

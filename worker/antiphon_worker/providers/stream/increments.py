@@ -42,6 +42,11 @@ class AnswerStream:
         self._iteration = self._iterate()
 
     @property
+    def body(self) -> bytes:
+        """The JSON of the request."""
+        return self._call.body
+
+    @property
     def counted(self) -> Usage:
         """What the service has counted so far."""
         return self._decoder.counted

@@ -2,6 +2,7 @@
 
 import { arrange, buttonFor, h, say, show } from "./dom.js";
 import { clock, count, duration, line, many, money, pretty, short, statusWord } from "./format.js";
+import { Folded } from "./folded.js";
 import { Prose } from "./prose.js";
 import { ToolCallView } from "./tool_call.js";
 import { begun, ended } from "../reading/conversation.js";
@@ -15,12 +16,13 @@ export class TurnView {
     this.asked = h("div", { class: "asked" });
     this.pieces = h("div", { class: "pieces" });
     this.output = new Json("Structured output");
+    this.received = new Folded("What the model received", () => import("../panels/requests.js"), { look: "json", given: () => this.turn.id });
     this.mark = h("p", { class: "mark" });
     this.pill = h("span", { class: "pill" });
     this.facts = h("span", { class: "facts" });
     this.buttons = h("span", { class: "buttons" });
     this.foot = h("footer", {}, this.pill, this.facts, this.buttons);
-    this.node = h("article", { class: "turn", "aria-label": "Turn" }, this.asked, this.pieces, this.output.node, this.mark, this.foot);
+    this.node = h("article", { class: "turn", "aria-label": "Turn" }, this.asked, this.pieces, this.output.node, this.mark, this.foot, this.received.node);
     this.requeue = this.#button("Requeue", () => actions.requeue(this.turn));
     this.remove = this.#button("Cancel", () => actions.cancel(this.turn));
     this.turn = turn;
@@ -36,6 +38,7 @@ export class TurnView {
     arrange(this.pieces, turn.pieces, (piece) => piece.key, (piece) => viewOf(piece, this));
     this.output.update(turn.output);
     this.#updateMark(turn);
+    show(this.received.node, turn.id !== "" && turn.steps + turn.attempt > 0);
     this.#updateFoot(turn);
   }
 
