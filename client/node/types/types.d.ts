@@ -640,6 +640,17 @@ export interface StoredFile {
   by?: string | null;
   data?: string;
 }
+/** What a model received in one call: ``body`` is the JSON that was sent, without headers. */
+export interface KeptRequest {
+  step: number;
+  run: number;
+  attempt: number;
+  at: number;
+  provider: string;
+  model: string;
+  size: number;
+  body?: Json;
+}
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
@@ -872,6 +883,7 @@ export interface TenantLimits {
   waiting?: number | null;
   per_minute?: number | null;
   user_turns?: number | null;
+  user_in_flight?: number | null;
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
@@ -881,6 +893,7 @@ export interface SetLimits {
   waiting?: number | null;
   per_minute?: number | null;
   user_turns?: number | null;
+  user_in_flight?: number | null;
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
@@ -938,14 +951,23 @@ export interface Promote {
   tenant?: string | null;
   session?: string | null;
 }
-/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
-export interface BudgetQuery {
+/** Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before. */
+export interface BudgetsQuery {
   tenant?: string | null;
-  name?: string | null;
+  scope?: "agent" | "session" | "tenant" | "user" | null;
+  cursor?: string | null;
 }
-/** Budgets, and how much of each is used. */
-export interface BudgetList {
-  budgets: BudgetState[];
+/** Stored budgets, and how much of each is used. ``cursor`` is for the next page, null at the end. */
+export interface StoredBudgets {
+  budgets: StoredBudget[];
+  cursor: string | null;
+}
+/** A stored budget, and how much of it is used. ``name`` is None for the one of all names that have none. */
+export interface StoredBudget {
+  scope: "agent" | "session" | "tenant" | "user";
+  name: string | null;
+  tenant: string | null;
+  state: BudgetState;
 }
 /** A budget and how much of it is used, in dollars or tokens. */
 export interface BudgetState {
@@ -961,6 +983,15 @@ export interface Budget {
   tokens?: number | null;
   per?: "day" | "month" | "session" | "turn";
   reached?: "fallback" | "reject" | "suspend";
+}
+/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
+export interface BudgetQuery {
+  tenant?: string | null;
+  name?: string | null;
+}
+/** Budgets, and how much of each is used. */
+export interface BudgetList {
+  budgets: BudgetState[];
 }
 /** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
 export interface SetBudgets {
@@ -1154,6 +1185,8 @@ export interface Operations {
   list_feedback: { asked: FeedbackQuery; answer: RatedPage };
   /** Read an ended turn as a recording, to replay it in a test */
   record_turn: { asked: { turn: string }; answer: Recording };
+  /** Read what the models received in a turn, if its App keeps that */
+  list_requests: { asked: { turn: string }; answer: KeptRequest[] };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */
@@ -1210,6 +1243,8 @@ export interface Operations {
   roll_back_agent: { asked: { agent: string }; answer: Promotion };
   /** Forget all promotions of an agent */
   reset_agent: { asked: { agent: string }; answer: undefined };
+  /** List the stored budgets of tenants, agents, users and sessions, and how much of each is used */
+  list_budgets: { asked: BudgetsQuery; answer: StoredBudgets };
   /** Read the stored budgets of a `session`, `tenant`, `user` or `agent`, and how much of them is used */
   show_budgets: { asked: { scope: string } & BudgetQuery; answer: BudgetList };
   /** Set all budgets of a name; turns that were suspended because of one ask again at once */
