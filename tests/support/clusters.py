@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from redis import Redis
 from support.eventually import wait_until, wait_until_async
+from support.hosts import Host
 from support.network import free_port
 from support.servers import Kind, RedisServer
 
@@ -26,21 +27,26 @@ class Cluster:
         primaries: int = 3,
         replicas: int = 0,
         config: Callable[[], dict[str, str]] = dict,
+        hosts: Sequence[Host] = (),
+        node_timeout_ms: int = NODE_TIMEOUT_MS,
     ) -> None:
-        self.nodes = [self._node(kind, config()) for _ in range(primaries * (1 + replicas))]
+        self._node_timeout_ms = node_timeout_ms
+        number = primaries * (1 + replicas)
+        self.nodes = [self._node(kind, config(), host) for host in (hosts or [None] * number)]
         self.primaries = self.nodes[:primaries]
 
-    @staticmethod
-    def _node(kind: Kind, more: dict[str, str]) -> RedisServer:
+    def _node(self, kind: Kind, more: dict[str, str], host: Host | None) -> RedisServer:
         config = more | {
-            "cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-node-timeout": str(NODE_TIMEOUT_MS),
+            "cluster-enabled": "yes", "cluster-port": str(free_port()),
+            "cluster-node-timeout": str(self._node_timeout_ms),
             "cluster-require-full-coverage": "no", "repl-diskless-sync-delay": "0", "appendonly": "yes",
         }  # fmt: skip
-        return RedisServer(kind, config=config)
+        place = {} if host is None else {"address": host.address, "inside": host.inside}
+        return RedisServer(kind, config=config, **place)
 
     def url(self, cells: int, *, seeds: int = 1) -> str:
         """The URL of a deployment with so many cells."""
-        places = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:seeds])
+        places = ",".join(f"{node.address}:{node.port}" for node in self.nodes[:seeds])
         return f"redis+cluster://{places}?cells={cells}"
 
     def call(self, node: RedisServer, *command: Any) -> Any:
@@ -99,7 +105,7 @@ class Cluster:
             self.call(node, "CLUSTER", "SETSLOT", slot, "NODE", names[target.port])
 
     def _migrate(self, source: RedisServer, target: RedisServer, keys: list[bytes]) -> None:
-        self.call(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        self.call(source, "MIGRATE", target.address, target.port, "", 0, 5000, "KEYS", *keys)
 
     def __enter__(self) -> Self:
         for node in self.nodes:
@@ -110,12 +116,16 @@ class Cluster:
             low, high = SLOTS * number // size, SLOTS * (number + 1) // size - 1
             self.call(node, "CLUSTER", "ADDSLOTSRANGE", low, high)
         for node in self.nodes[1:]:
-            self.call(node, "CLUSTER", "MEET", "127.0.0.1", first.port, first.config["cluster-port"])
+            self.call(node, "CLUSTER", "MEET", first.address, first.port, first.config["cluster-port"])
         wait_until(lambda: all(self._knows_all(node) for node in self.nodes), 20, "all nodes know each other")
         for number, node in enumerate(self.nodes[size:]):
             self.call(node, "CLUSTER", "REPLICATE", self.call(self.primaries[number % size], "CLUSTER MYID"))
-        wait_until(lambda: all(self._serves(node) for node in self.nodes), 20, "the cluster serves all slots")
+        wait_until(self.serves, 20, "the cluster serves all slots")
         return self
+
+    def serves(self) -> bool:
+        """Whether every node serves, and knows who has which slot."""
+        return all(self._serves(node) for node in self.nodes)
 
     def __exit__(self, *_: object) -> None:
         for node in self.nodes:

@@ -22,6 +22,8 @@ MARKER = f"{CORE} ö"
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}")
 
+_TAG = re.compile(r":\{\w+\}:")  # of a cell on a cluster
+
 
 def forms() -> list[bytes]:
     """The forms in which the marker may stand: as it is, which no escape changes, in hex, in base64 at any offset."""
@@ -129,7 +131,9 @@ def leaked_keys(url: str, allowed: Iterable[str] = ()) -> list[str]:
     return sorted(
         key
         for key, life in zip(keys, lives, strict=True)
-        if life == -1 and needs_ttl(key) and not any(fnmatch.fnmatchcase(key, p) for p in patterns)
+        if life == -1
+        and needs_ttl(_TAG.sub(":", key, count=1))
+        and not any(fnmatch.fnmatchcase(key, p) for p in patterns)
     )
 
 

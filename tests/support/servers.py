@@ -145,6 +145,12 @@ class RedisServer:
         with log.open("ab") as end:
             end.write(b"*3\r\n$3\r\nSET\r\n$9\r\nhalf a co")
 
+    def flush_scripts(self) -> None:
+        """Forget every script."""
+        with socket.create_connection((self.address, self.port), timeout=5) as connection:
+            connection.sendall(b"SCRIPT FLUSH\r\n")
+            connection.recv(64)
+
     def move_clock(self, seconds: float) -> None:
         """Set the clock of a server with a ``movable_clock`` so many seconds after (or before) the real one."""
         assert self._clock is not None, "this server has the clock of the machine"

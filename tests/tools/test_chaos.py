@@ -15,6 +15,7 @@ from chaos.plan import (
     HOST_FAULTS,
     MEMORY_FAULTS,
     NETWORK_FAULTS,
+    SLOT_FAULTS,
     make_plan,
 )
 from chaos.recovery import Death, recoveries, since, spreads
@@ -44,6 +45,7 @@ def test_a_seed_names_its_faults():
     assert {fault.kind for fault in make_plan(7, 600)} == set(FAULTS)
     several = (set(FAULTS) - set(NETWORK_FAULTS)) | set(HOST_FAULTS)
     assert {fault.kind for fault in make_plan(7, 600, apart=True)} == several
+    assert {fault.kind for fault in make_plan(7, 600, cluster=True)} == {*FAULTS, *SLOT_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, archive=True)} == {*FAULTS, *ARCHIVE_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, memory=True)} == {*FAULTS, *MEMORY_FAULTS}
@@ -155,15 +157,29 @@ needs_hosts = pytest.mark.skipif(bool(NO_HOSTS), reason=NO_HOSTS or "there are h
 
 
 @needs_hosts
+@pytest.mark.short
 @pytest.mark.timeout(240)
 @pytest.mark.one_server
 async def test_every_promise_holds_between_hosts_that_lose_sight_of_each_other(tmp_path):
-    with Chaos(3, 15, tmp_path, apart=True, memory=True, errands=True) as chaos:
+    with Chaos(3, 12, tmp_path, apart=True, memory=True, errands=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
     assert report.accepted > 10
     assert report.faults["part hosts"] + report.faults["part hosts one way"] > 2
+
+
+@needs_hosts
+@pytest.mark.short
+@pytest.mark.timeout(240)
+@pytest.mark.one_server
+async def test_every_promise_holds_on_a_cluster_whose_slots_move(tmp_path):
+    with Chaos(3, 8, tmp_path, apart=True, cluster=True, errands=True) as chaos:
+        report = await run(chaos)
+    print(report.table())
+    assert report.ok, report.table()
+    assert report.accepted > 10
+    assert report.faults["move a slot"] + report.faults["move a slot key by key"] > 1
 
 
 @needs_hosts

@@ -26,6 +26,9 @@ def main() -> int:
         action="store_true",
         help="Redis, the gateway and the workers on hosts of their own (needs root)",
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="the same, with a cluster of Redis whose slots move"
+    )
     parser.add_argument("--plan", action="store_true", help="print the sequence of faults and do nothing")
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--keep", type=Path, help="leave what the workers logged in this folder")
@@ -34,17 +37,18 @@ def main() -> int:
         parser.error(f"--keep needs an empty folder: in {options.keep} are the notes of another run")
     if options.clock and clock_library() is None:
         parser.error("--clock needs libfaketime: apt-get install faketime")
-    if options.hosts and (reason := why_no_hosts()):
-        parser.error(f"--hosts: {reason}")
-    if options.hosts and options.clock:
-        parser.error("--clock and --hosts exclude each other")
+    apart = options.hosts or options.cluster
+    if apart and (reason := why_no_hosts()):
+        parser.error(reason)
+    if apart and options.clock:
+        parser.error("the hosts of --hosts and --cluster have one clock: leave --clock out")
     with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
         folder = options.keep or Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(
             options.seed, options.seconds, folder, server=options.server, clock=options.clock,
-            apart=options.hosts, webhook=not options.hosts, archive=not options.clock, memory=not options.clock,
-            errands=not options.clock,
+            apart=apart, cluster=options.cluster, webhook=not apart, errands=not options.clock,
+            archive=not options.clock and not options.cluster, memory=not options.clock and not options.cluster,
         )  # fmt: skip
         if options.plan:
             print("\n".join(map(str, chaos.plan)))

@@ -93,7 +93,7 @@ async def check(chaos: Chaos) -> Report:
     """The report of a run that has come to its end."""
     report = Report(chaos.seed, chaos.seconds, dict(Counter(hit.fault.kind for hit in chaos.hits)))
     logs: dict[str, list[Event]] = {}
-    async with AsyncClient(chaos.server.url) as client:
+    async with AsyncClient(chaos.network.clients_url()) as client:
         for one in chaos.conversations:
             report.wrong += one.trouble
             await _check_turns(client, one, report)
@@ -112,7 +112,7 @@ async def check(chaos: Chaos) -> Report:
     _check_decisions(chaos, report)
     _check_webhook(chaos, logs, report)
     _check_archive(chaos, report)
-    _check_keys(chaos.server.url, report)
+    _check_keys(chaos, report)
     _check_places(chaos, report)
     if not chaos.clock:  # the log's times are the server's
         found = recoveries(logs.values(), chaos.deaths, chaos.taking_since, chaos.disturbances)
@@ -291,12 +291,16 @@ def _check_places(chaos: Chaos, report: Report) -> None:
         )
 
 
-def _check_keys(url: str, report: Report) -> None:
-    leaked = leaked_keys(url)
-    with Redis.from_url(url, decode_responses=True) as redis:
-        leaked += [f"rq:wip:antiphon {entry}" for entry in redis.zrange("rq:wip:antiphon", 0, -1)]
-        leaked += [key for key in redis.scan_iter("rq:job:*", count=1000) if redis.ttl(key) == -1]
-        leaked += [f"rq:queue:antiphon {entry}" for entry in redis.lrange("rq:queue:antiphon", 0, -1)]
+def _check_keys(chaos: Chaos, report: Report) -> None:
+    leaked: list[str] = []
+    for server in chaos.network.servers:
+        leaked += leaked_keys(server.url)
+        with Redis.from_url(server.url, decode_responses=True) as redis:
+            for registry in redis.scan_iter("rq:*wip:antiphon", count=1000):
+                leaked += [f"{registry} {entry}" for entry in redis.zrange(registry, 0, -1)]
+            for queue in redis.scan_iter("rq:*queue:antiphon", count=1000):
+                leaked += [f"{queue} {entry}" for entry in redis.lrange(queue, 0, -1)]
+            leaked += [key for key in redis.scan_iter("rq:*job:*", count=1000) if redis.ttl(key) == -1]
     report.leaked_keys = len(leaked)
     if leaked:
         report.wrong.append(f"left behind: {', '.join(leaked[:10])}")

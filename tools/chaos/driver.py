@@ -23,14 +23,14 @@ from antiphon.stores import SQLiteStore
 from chaos.errands import LABELS, Errands
 from chaos.gateway import Gateway
 from chaos.load import Conversation, People
-from chaos.network import Network, OneMachine, SeveralHosts
-from chaos.plan import HOST_FAULTS, NETWORK_FAULTS, Fault, make_plan
+from chaos.network import ClusterOfHosts, Network, OneMachine, SeveralHosts
+from chaos.plan import HOST_FAULTS, NETWORK_FAULTS, SLOT_FAULTS, Fault, make_plan
 from chaos.recovery import Death, since
 from chaos.rememberers import AWAY, Rememberers
 from chaos.sleepers import LIFE_SECONDS, Sleepers
 
 HOSTS, PROCESSES, SESSIONS, PLACES = 2, 2, 16, 2
-AWAY_FAULTS = {*NETWORK_FAULTS, *HOST_FAULTS, "lose all workers", "kill host"}
+AWAY_FAULTS = {*NETWORK_FAULTS, *HOST_FAULTS, *SLOT_FAULTS, "lose all workers", "kill host"}
 STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
@@ -65,13 +65,21 @@ class Chaos:
         memory: bool = False,
         errands: bool = False,
         apart: bool = False,
+        cluster: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
         self.clock = clock
-        self.apart = apart
+        self.apart, self.cluster = apart, cluster
         self.plan = make_plan(
-            seed, seconds, clock=clock, archive=archive, memory=memory, errands=errands, apart=apart
+            seed,
+            seconds,
+            clock=clock,
+            archive=archive,
+            memory=memory,
+            errands=errands,
+            apart=apart,
+            cluster=cluster,
         )
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
@@ -96,7 +104,6 @@ class Chaos:
 
     def __enter__(self) -> Self:
         self.network = self._open_network()
-        self.server = self.network.server
         if self.receiver:
             self._stack.enter_context(self.receiver)
         self._stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
@@ -107,8 +114,10 @@ class Chaos:
 
     def _open_network(self) -> Network:
         kind: Any = self._server_kind
+        if self.cluster:
+            return ClusterOfHosts(self._stack, kind, HOSTS)
         if self.apart:
-            return SeveralHosts(self._stack, kind, HOSTS, appendonly=True, appendfsync="always")
+            return SeveralHosts(self._stack, kind, HOSTS)
         return OneMachine(self._stack, kind, appendonly=True, appendfsync="always", movable_clock=self.clock)
 
     async def run(self) -> None:
@@ -226,37 +235,47 @@ class Chaos:
         match fault.kind:
             case "kill worker" | "stop worker":
                 hit.worker = self._hit_worker(host, fault)
-            case "kill host":
-                hit.worker = f"{socket.gethostname()}-{host.process.pid}-".replace(":", "_")
-                host.process.kill()
-                self._replace(host)
-            case "restart host":
-                host.process.send_signal(signal.SIGTERM)
-                self._replace(host)
+            case "kill host" | "restart host":
+                hit.worker = self._end_host(host, fault)
             case "lose all workers":
                 await self._lose_all_workers(fault)
             case kind if kind in NETWORK_FAULTS or kind in HOST_FAULTS:
                 self.network.disturb(fault, self._after)
-            case "kill gateway":
-                assert self.gateway
+            case "kill gateway" if self.gateway:
                 await asyncio.to_thread(self.gateway.kill)
             case "lose the store":
                 self._lose_store(fault)
             case "flush scripts":
-                await self._flush_scripts()
+                await asyncio.to_thread(self.network.server_of(fault).flush_scripts)
+            case "move a slot" | "move a slot key by key":
+                await self.network.move(fault)
             case "put clock forward" | "put clock back":
                 self._move_clock(fault)
             case _:
-                end = {"restart redis": self.server.stop, "lose redis power": self.server.lose_power}
-                await asyncio.to_thread(end.get(fault.kind, self.server.kill))
-                await asyncio.sleep(min(fault.seconds, 1.0))
-                await asyncio.to_thread(self.server.start)
+                await self._end_server(fault)
         if fault.kind in HOST_FAULTS:
             hit.ended_ms += 3 * fault.seconds * 1000
         elif "redis" not in fault.kind and "worker" in fault.kind and fault.kind != "kill worker":
             hit.ended_ms += fault.seconds * 1000
         else:
             hit.ended_ms = max(hit.ended_ms, time.time() * 1000)
+
+    def _end_host(self, host: Supervised, fault: Fault) -> str:
+        """How the names of the workers begin that were killed; '' if they end by themselves."""
+        lost = fault.kind == "kill host"
+        if lost:
+            host.process.kill()
+        else:
+            host.process.send_signal(signal.SIGTERM)
+        self._replace(host)
+        return f"{socket.gethostname()}-{host.process.pid}-".replace(":", "_") if lost else ""
+
+    async def _end_server(self, fault: Fault) -> None:
+        server = self.network.server_of(fault)
+        end = {"restart redis": server.stop, "lose redis power": server.lose_power}
+        await asyncio.to_thread(end.get(fault.kind, server.kill))
+        await asyncio.sleep(min(fault.seconds, 1.0))
+        await asyncio.to_thread(server.start)
 
     async def _lose_all_workers(self, fault: Fault) -> None:
         for host in self.hosts:
@@ -306,14 +325,7 @@ class Chaos:
         """By seconds, minutes or half an hour."""
         jump = (2, 90, 1800)[fault.target % 3] * fault.seconds
         self._clock_offset += jump if fault.kind == "put clock forward" else -jump
-        self.server.move_clock(self._clock_offset)
-
-    async def _flush_scripts(self) -> None:
-        reader, writer = await asyncio.open_connection(self.server.address, self.server.port)
-        writer.write(b"SCRIPT FLUSH\r\n")
-        await reader.readline()
-        writer.close()
-        await writer.wait_closed()
+        self.network.server_of(fault).move_clock(self._clock_offset)
 
     async def _settle(self, talkers: list[asyncio.Task[None]]) -> None:
         """No more faults: every turn must come to its end, and every reader to the last event."""
@@ -336,11 +348,12 @@ class Chaos:
 
     async def _count_free_places(self) -> int:
         """Fill the places for turns that run alone: of a full set of them each must find one, at the same time."""
-        ensemble, cell = self._ensemble, self._ensemble.client.connections.cell_of_session("probe")  # type: ignore[arg-type]
+        ensemble = self._ensemble
         probes: list[AsyncTurn] = []
         for number in range(self.places):
             first = await ensemble.submit(f"probe{number}", "probe gate:first")
             probes.append(await ensemble.submit(f"probe{number}", f"probe {number} gate:alone"))
+            cell = ensemble.client.connections.cell_of_turn(probes[-1].id)
             await cell.redis.hset(cell.keys.turn(probes[-1].id), "crashes", 2)
             probes.append(first)
         self.stage.open("first")
@@ -364,11 +377,13 @@ class Chaos:
         return HOSTS * PROCESSES * PLACES
 
     async def _all_ended(self) -> bool:
-        cell = self._ensemble.client.connections.cell_of_session("s0")  # type: ignore[arg-type]
         try:
-            return not await cell.redis.exists(cell.keys.active, cell.keys.due)
+            for cell in self._ensemble.client.connections.cells:
+                if await cell.redis.exists(cell.keys.active, cell.keys.due):
+                    return False
         except (AgentError, OSError):
             return False
+        return True
 
     async def _all_indexed(self) -> bool:
         return self.rememberers is None or await self.rememberers.all_indexed(self._ensemble.client)
@@ -387,9 +402,8 @@ class Chaos:
 
     async def _all_seen(self) -> bool:
         for one in self.conversations:
-            newest = await one.client.connections.cell_of_session(one.session).redis.hget(  # type: ignore[arg-type]
-                f"ant:session:{one.session}", "seq"
-            )
+            cell = one.client.connections.cell_of_session(one.session)  # type: ignore[arg-type]
+            newest = await cell.redis.hget(cell.keys.session(one.session), "seq")  # type: ignore[arg-type]
             if int(newest or 0) > (one.seen[-1].seq if one.seen else 0):
                 return False
         return True

@@ -35,6 +35,9 @@ MEMORY_FAULTS: dict[str, int] = {"lose the store": 3}
 ERRAND_FAULTS: dict[str, int] = {"restart host": 6, "kill gateway": 3}
 """What takes its place where there are errands: hosts come back with the next revision, and a gateway is killed."""
 
+SLOT_FAULTS: dict[str, int] = {"move a slot": 5, "move a slot key by key": 5}
+"""What comes to them where Redis is a cluster."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -59,15 +62,17 @@ def make_plan(
     memory: bool = False,
     errands: bool = False,
     apart: bool = False,
+    cluster: bool = False,
 ) -> list[Fault]:
     """The faults of a run, ``pace`` seconds apart on average; with ``apart`` those of several hosts.
 
     With ``clock`` the server's clock jumps as well, and with ``archive`` all workers are away for longer than some
-    sessions live. With ``memory`` its store is away.
+    sessions live. With ``memory`` its store is away. With ``cluster`` slots move from one node to another.
     """
     chance, plan, at = random.Random(seed), [], 1.0
     faults = FAULTS if not apart else _without(FAULTS, NETWORK_FAULTS) | HOST_FAULTS
     faults = faults | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
+    faults |= SLOT_FAULTS if cluster else {}
     faults |= (MEMORY_FAULTS if memory else {}) | (ERRAND_FAULTS if errands else {})
     while at < seconds:
         kind = chance.choices(list(faults), list(faults.values()))[0]
