@@ -49,7 +49,7 @@ WORKER_ORDER = [
     "__main__",
     "local",
     "process",
-    "supervisor rq webhooks scheduler eraser",
+    "supervisor rq webhooks scheduler eraser batches",
     "observing",
     "app",
     "inline_agents archive memory mcp",

@@ -14,7 +14,7 @@ from antiphon.errors import AgentError
 from antiphon.events import Event
 from antiphon.input.messages import Input, MessageLike
 from antiphon.input.request import AgentSpec, Travelling
-from antiphon.input.values import IfBusy, Priority, SessionWord, WhileSuspended
+from antiphon.input.values import IfBusy, ModelServiceWord, Priority, SessionWord, WhileSuspended
 from antiphon.model import CallerTool, Response, Status
 from antiphon.model.budget import Budget, BudgetScope, BudgetState
 from antiphon.model.promotions import Promotion
@@ -116,6 +116,7 @@ class Client(Synchronous[AsyncClient]):
         priority: Priority | None = LEFT_OUT,
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None = LEFT_OUT,
         while_suspended: WhileSuspended = LEFT_OUT,
+        service: ModelServiceWord = LEFT_OUT,
         instructions: str | None = LEFT_OUT,
         max_tool_calls: int | None = LEFT_OUT,
         key: str | None = LEFT_OUT,
@@ -174,6 +175,7 @@ class Client(Synchronous[AsyncClient]):
                         priority=priority,
                         caller_tools=caller_tools,
                         while_suspended=while_suspended,
+                        service=service,
                         instructions=instructions,
                         max_tool_calls=max_tool_calls,
                         key=key,
@@ -911,6 +913,7 @@ class Schedules(Synchronous[AsyncSchedules]):
         priority: Priority | None = LEFT_OUT,
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None = LEFT_OUT,
         while_suspended: WhileSuspended = LEFT_OUT,
+        service: ModelServiceWord = LEFT_OUT,
         instructions: str | None = LEFT_OUT,
         max_tool_calls: int | None = LEFT_OUT,
         key: str | None = LEFT_OUT,
@@ -957,6 +960,7 @@ class Schedules(Synchronous[AsyncSchedules]):
                     priority=priority,
                     caller_tools=caller_tools,
                     while_suspended=while_suspended,
+                    service=service,
                     instructions=instructions,
                     max_tool_calls=max_tool_calls,
                     key=key,

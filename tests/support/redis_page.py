@@ -15,6 +15,7 @@ _IDS = {
     "schedule": ["schedule"], "webhook": ["webhook"], "deliveries": ["webhook"], "unindexed": ["memory"],
     "taking_over": ["memory"], "facts": ["scope"], "graph_data": ["thread"], "graph_index": ["thread"],
     "handed_out": ["hash"], "app": ["hash"], "mcp_tools": ["server"], "figures": ["agent@revision"],
+    "batch_step": ["step"], "batch_outbox": ["group"], "batch": ["batch"], "batch_steps": ["batch"],
     "missing": ["agent@revision"], "rated_of": ["tenant"],
 }  # fmt: skip
 

@@ -45,6 +45,7 @@ from antiphon_worker.memory.memories import Memories
 from antiphon_worker.memory.titles import TitleFunction, TitleModel, checked_titles
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import (
+    BUILT_IN,
     check_provider,
     checked_providers,
     close_providers,
@@ -383,6 +384,15 @@ class App:
             if name not in self._tools:
                 raise UnknownTool(f"This worker's App has no tool {name!r}.")
         return [self._tools[name] for name in names]
+
+    @property
+    def provider_names(self) -> list[str]:
+        """The names of the providers that ``provider`` returns.
+
+        >>> "anthropic" in app.provider_names
+        True
+        """
+        return sorted({*BUILT_IN, *self._providers})
 
     async def provider(self, name: str) -> Provider:
         """Return the provider with this name, opened on first use. Raises ``UnknownProvider`` and ``MissingPackage``.

@@ -87,6 +87,18 @@ class Settings(CommandSettings):
         1.0, "Delay before the first retry after a provider error, doubled each time, in seconds"
     )
     turn_timeout: float = setting(3600.0, "How long one run of a turn may take, in seconds", ABOVE_ZERO)
+    batch_seconds: float = setting(
+        60.0,
+        "How long steps of turns with service=batch are collected before they are sent, in seconds",
+        at_least(0),
+    )
+    batch_size: int = setting(1000, "How many such steps are sent in one batch", at_least(1))
+    batch_deadline: float = setting(
+        86400.0,
+        "How long such a step waits for its batch before the usual endpoint answers it, in seconds",
+        ABOVE_ZERO,
+    )
+    batch_poll: float = setting(30.0, "How often a batch is looked at, in seconds", ABOVE_ZERO)
     durability: str = setting(
         "everysec",
         "What Redis must guarantee when a worker starts: none, everysec or fsync; or replicated: a turn is accepted "

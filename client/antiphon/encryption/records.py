@@ -69,7 +69,7 @@ FORMS: dict[str, Form] = {
         kind: Form(kind)
         for kind in (
             "input", "message", "response", "service", "agent", "metadata", "variables", "offered", "files", "plan",
-            "file", "fact", "sent", "feedback", "recording", "kept",
+            "file", "fact", "sent", "feedback", "recording", "kept", "batched",
         )
     },
     **{

@@ -14,7 +14,7 @@ from antiphon.errors import CorruptRecord, InvalidMessage, UsageError
 from antiphon.input.ids import check_queue
 from antiphon.input.limits import check_depth, check_plain, check_size
 from antiphon.input.parameters import check_secrets
-from antiphon.input.values import WhileSuspended, is_a
+from antiphon.input.values import ModelServiceWord, WhileSuspended, is_a
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Retry, Timeouts, ToolCall
 from antiphon.model.budget import Budget
 from antiphon.model.usage import Limits
@@ -73,6 +73,10 @@ OWN_RULES = "4"
 WITH_FILES = ',"version":"5"}'
 """The end of a request in a session with stored files. Scripts add it, also to requests that name none: a worker of a
 release that knows no files would read a history without them."""
+
+
+IN_BATCHES = "5"
+"""The version of a request that is answered in batches: older workers would run it at once, at the full price."""
 
 
 AGENT_COUNTS = "2"
@@ -205,6 +209,8 @@ class TurnRequest(Struct, omit_defaults=True):
     and ``max_tool_calls`` is how many calls of the workers' tools the turn may make; a request with one of them has the
     ``version`` ``OWN_RULES``. ``trace`` is the W3C ``traceparent`` of the span in which it was submitted, if its
     process uses OpenTelemetry. ``user`` names the user that the turn is of. ``parent`` is the turn that a child is of.
+    ``service`` is how the model service answers: at once, or in batches; such a request has the ``version``
+    ``IN_BATCHES``.
     """
 
     messages: list[Message]
@@ -222,6 +228,7 @@ class TurnRequest(Struct, omit_defaults=True):
     trace: str = ""
     user: str | None = None
     parent: ParentTurn | None = None
+    service: ModelServiceWord = "standard"
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

@@ -33,6 +33,9 @@ Keep: TypeAlias = Literal["partial", "steps", "nothing"]
 WhileSuspended: TypeAlias = Literal["wait", "continue"]
 """What the session's next turns do while a turn is suspended: wait for it, or pass it by."""
 
+ModelServiceWord: TypeAlias = Literal["standard", "batch"]
+"""How the model service answers a turn: at once, or in batches at a lower price."""
+
 Asked: TypeAlias = Literal["", "pending", "failed", "pending failed"]
 """Turns to show beside the history: those that have not ended, those that left nothing in it."""
 

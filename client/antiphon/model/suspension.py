@@ -70,7 +70,8 @@ class OpenCall(Struct, omit_defaults=True):
 class Wait(Struct, omit_defaults=True):
     """What a suspended turn waits for without a decision, until ``until`` (ms since 1970).
 
-    That is the end of a sleep or, with the kind ``event``, an event or the end of the time for it. ``call_id`` is the
+    That is the end of a sleep or, with the kind ``event``, an event or the end of the time for it. With the kind
+    ``batch``, it is the answer of a model service, or the end of the time for that. ``call_id`` is the
     tool call that waits, '' if the function of the turn does. ``name`` is that of the wait in its call, and ``event``
     that of the event. ``seconds`` is how long it could still last when the turn was suspended. An event that was sent
     at the position ``after`` or before is not waited for: the call has received it. ``about`` is what the event is to

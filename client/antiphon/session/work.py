@@ -24,6 +24,7 @@ from antiphon.input.options import LIFETIME, Option, Positive, declared
 from antiphon.input.parameters import ModelParams, check_params
 from antiphon.input.request import (
     CALLER_TOOLS,
+    IN_BATCHES,
     LAST_ANSWER,
     OWN_RULES,
     REVISES,
@@ -35,6 +36,7 @@ from antiphon.input.request import (
 from antiphon.input.schema import output_schema
 from antiphon.input.values import (
     IfBusy,
+    ModelServiceWord,
     Priority,
     WhileSuspended,
     check_word,
@@ -219,6 +221,16 @@ class TurnOptions(TypedDict, total=False):
         ),
     ]
 
+    service: Annotated[
+        ModelServiceWord,
+        Option(
+            doc="whether the model service answers at once, or in batches, within a day at half the price",
+            check=lambda value: check_word(value, ModelServiceWord, "service="),
+            json=ModelServiceWord,
+            default="standard",
+            missing={"local": _ALONE},
+        ),
+    ]
     instructions: Annotated[
         str | None,
         Option(
@@ -419,6 +431,7 @@ class Work(Struct):
     revises: str | None = None
     caller_tools: list[CallerTool] = field(default_factory=list[CallerTool])
     while_suspended: WhileSuspended = "wait"
+    service: ModelServiceWord = "standard"
     instructions: str | None = None
     max_tool_calls: int | None = None
     on_tool: OnTool | None = None
@@ -434,6 +447,8 @@ class Work(Struct):
             request.version = CALLER_TOOLS
         if self.instructions is not None or self.max_tool_calls is not None:
             request.version = OWN_RULES
+        if self.service != "standard":
+            request.version = IN_BATCHES
         return request
 
 
@@ -520,7 +535,11 @@ def _checked(given: Mapping[str, Any], ours: Mapping[str, Option]) -> tuple[dict
         raise UsageError(
             f"delay= and if_busy={if_busy!r} cannot be combined: a delayed turn can only wait or be rejected."
         )
-    own = [name for name in ("schema", "instructions", "max_tool_calls") if options.get(name) is not None]
+    own = [
+        name
+        for name in ("schema", "instructions", "max_tool_calls", "service")
+        if options.get(name) is not None
+    ]
     if own and if_busy == "steer":
         raise UsageError(
             f'{own[0]}= and if_busy="steer" cannot be combined: the answer is that of the running turn.'

@@ -32,6 +32,7 @@ WHILE_UNDECIDED = "an entry is removed when its turn continues or ends, after 30
 GRAPH_TTL = "30 days after the last write to the thread, or its checkpointer's `ttl`"
 CONVERSATION_TTL = "30 days after its last save, or its store's `ttl`"
 CONVERSATIONS_TTL = "with the last conversation that needs it"
+BATCH_TTL = "two days after the deadline of the last step"
 WHILE_OPEN = "no TTL until the turn ends, then 7 days"
 
 KINDS: tuple[Kind, ...] = (
@@ -182,6 +183,15 @@ KINDS: tuple[Kind, ...] = (
          "request by its run, attempt and number, and their bytes in all", "7 days after the turn's last model call"),
     Kind("rated", "rated", "sorted set", "turns with feedback, by its time", "8 days after the last feedback"),
     Kind("rated_of", "rated:{}", "sorted set", "those of a tenant", "8 days after the last feedback"),
+    Kind("batch_step", "batch_step:{}", "hash", "a model step that is answered in a batch: its turn, and its request "
+         "until it is sent", BATCH_TTL),
+    Kind("batch_outbox", "batch_outbox:{}", "sorted set", "steps of a provider and model that are in no batch yet, by "
+         "their times", BATCH_TTL),
+    Kind("batch_groups", "batch_groups", "sorted set", "the providers and models of these, by the time at which their "
+         "steps are sent", BATCH_TTL),
+    Kind("batches", "batches", "sorted set", "batches at model services, by the time of their next check", BATCH_TTL),
+    Kind("batch", "batch:{}", "hash", "a batch: its provider and model, its state, its id at the service", BATCH_TTL),
+    Kind("batch_steps", "batch_steps:{}", "list", "the steps of a batch", BATCH_TTL),
     Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the wake-up key of a queue or a stopping worker, at most one entry",
@@ -308,6 +318,10 @@ class Keys:
     stored = _Of()
     budgets = _Of()
     spent = _Of()
+    batch_step = _Of()
+    batch_outbox = _Of()
+    batch = _Of()
+    batch_steps = _Of()
     held = _Of()
     app = _Of()
     mcp_tools = _Of()
@@ -364,6 +378,8 @@ class Keys:
     quarantined = _One()
     promotions = _One()
     rated = _One()
+    batches = _One()
+    batch_groups = _One()
 
     def live(self, database: int, session_id: str) -> str:
         return self.of("live", database, session_id)

@@ -137,6 +137,7 @@ _WANTED = {
     b"approval": "waits to be approved or rejected",
     b"sleep": "sleeps until its time, and takes no decision",
     b"event": "waits for an event, and takes no decision",
+    b"batch": "waits for the answer of a model service, and takes no decision",
 }
 
 

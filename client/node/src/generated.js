@@ -52,6 +52,7 @@ export const JOB_OPTIONS = {
   priority: null,
   caller_tools: [],
   while_suspended: "wait",
+  service: "standard",
   instructions: null,
   max_tool_calls: null,
   agent: null,

@@ -372,6 +372,7 @@ export interface Submit {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  service?: "batch" | "standard";
   instructions?: string | null;
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
@@ -476,6 +477,7 @@ export interface Edit {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  service?: "batch" | "standard";
   instructions?: string | null;
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
@@ -495,6 +497,7 @@ export interface Regenerate {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  service?: "batch" | "standard";
   instructions?: string | null;
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
@@ -803,6 +806,7 @@ export interface SetSchedule {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  service?: "batch" | "standard";
   instructions?: string | null;
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
@@ -1034,6 +1038,8 @@ export interface TurnOptions {
   caller_tools?: CallerTool[];
   /** whether the session's next turns wait while this one is suspended */
   while_suspended?: "continue" | "wait";
+  /** whether the model service answers at once, or in batches, within a day at half the price */
+  service?: "batch" | "standard";
   /** the system prompt of this turn, in place of the agent's and the session's, if the App allows it */
   instructions?: string | null;
   /** how many calls of the workers' tools the turn may make; further ones get an error as their result */

@@ -287,7 +287,7 @@ class _Loop:
         provider = self.model.provider
         name = provider.name
         while True:
-            request = self._request()
+            request = self._request(number)
             if self.inp.files is not None:
                 request.messages = await self.inp.files.filled(request.messages)
             stream = provider.stream(request)
@@ -315,7 +315,7 @@ class _Loop:
     def _input(self) -> list[Message]:
         return whole([*self.inp.history, *self.inp.notes, *self.inp.new_messages])
 
-    def _request(self) -> ModelRequest:
+    def _request(self, number: int) -> ModelRequest:
         inp, output, params = self.inp, self.inp.output, self.model.params
         shown = [message for step in self.steps for message in step.shown]
         if self.history is not None and self.history.results_cut:
@@ -327,9 +327,8 @@ class _Loop:
             tools=inp.offered,
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
             params=unforced(params) if self.steps else params,
-            gate=inp.gate, cache_key=inp.cache_key,
-            keeper=kept_answer(self.journal, len(self.steps) + 1, self.model, self.meter)
-            if "background" in params else None,
+            gate=inp.gate, cache_key=inp.cache_key, step=number,
+            keeper=kept_answer(self.journal, number, self.model, self.meter) if "background" in params else None,
         )  # fmt: skip
 
     def _finish_at_limit(self, last: Step | None, reached: AgentError) -> LoopResult:

@@ -15,6 +15,7 @@ from antiphon.model import Decision, Message
 from antiphon.session.background import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
+from antiphon_worker.loop.batched import StepWaits
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.hooks import HookedProvider
 from antiphon_worker.loop.input import LoopInput
@@ -102,7 +103,10 @@ async def _run(
                 inp.new_messages = await inp.files.filled(inp.new_messages)
             result = await run_function(provider, inp, toolbox, journal, sink, context, decisions)
         else:
-            result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)
+            try:
+                result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)
+            except StepWaits as exc:
+                result = Suspended([exc.wait])
     if isinstance(result, Suspended):
         return result
     if inp.children is not None:

@@ -190,6 +190,21 @@ PAID = (StepEntry, AnswerGone)
 """The entries with the usage of a model call."""
 
 
+class StepBatched(Struct, tag="step_batched", tag_field="type"):
+    """A model service is to answer a step in a batch, where it is called ``id``, until a time (ms since 1970).
+
+    ``group`` says which service and model, and ``fence`` what holds its part of budgets. The version keeps workers of
+    older releases, which would ask for the answer again, from continuing the turn.
+    """
+
+    step: int
+    group: str
+    id: str
+    until: int
+    fence: str
+    version: int = 3
+
+
 class HandedOver(Struct, tag="handed_over", tag_field="type"):
     """The agent ``target`` continues the turn after the step. ``history`` is what it receives.
 
@@ -240,6 +255,7 @@ JournalEntry = (
     | DurableEntry
     | HookEntry
     | AnswerEntry
+    | StepBatched
 )
 
 
@@ -439,6 +455,12 @@ def input_of(entries: Iterable[JournalEntry], asked: list[Message]) -> list[Mess
     return asked
 
 
+def batched_step(entries: Iterable[JournalEntry], step: int) -> StepBatched | None:
+    """Return the last request of a step for an answer in a batch."""
+    found = [entry for entry in entries if isinstance(entry, StepBatched) and entry.step == step]
+    return found[-1] if found else None
+
+
 def starts_once(entries: Iterable[JournalEntry]) -> bool:
     """Return True if one of the entries is about to start what must not start twice."""
     return any(
@@ -487,7 +509,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         elif isinstance(entry, DurableEntry):
             if isinstance(entry, DurableSleep) and entry.call and steps:
                 steps[-1].sleep(entry)
-        elif isinstance(entry, HookedInput | ChildBegun | AnswerBegun | AnswerGone):
+        elif isinstance(entry, HookedInput | ChildBegun | AnswerBegun | AnswerGone | StepBatched):
             continue
         elif isinstance(entry, HandedOver):
             for step in steps[: entry.step]:

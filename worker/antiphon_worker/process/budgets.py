@@ -33,6 +33,7 @@ from antiphon.errors import (
 )
 from antiphon.events import BudgetReachedEvent
 from antiphon.ext.turns import TurnFunction
+from antiphon.input.ids import Fence
 from antiphon.input.request import AgentSpec, PayingTurn, TurnRequest
 from antiphon.model.budget import BUDGET_SCOPES, NANO, Budget
 from antiphon.model.usage import Usage
@@ -183,6 +184,14 @@ class Hold(msgspec.Struct):
     ledgers: list[tuple[Cell, list[str]]]
 
 
+class BatchedHold(msgspec.Struct):
+    """What a call in a batch holds: for so long at most, under a fence of its own, and this ``part`` of the price."""
+
+    fence: Fence
+    part: float
+    lasts_ms: int
+
+
 class Purse:
     """The budgets that one attempt at a turn draws on."""
 
@@ -191,9 +200,15 @@ class Purse:
         self._parts = ledgers_by_cell(cells, attempt.cell, payers)
         self._told: set[tuple[str, str, str]] = set()
 
-    async def hold(self, request: ModelRequest, *, switched: bool) -> Hold:
-        """Hold what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``."""
-        call, pauses, noted = self._call(request), iter(PAUSES), ("", "")
+    async def hold(
+        self, request: ModelRequest, *, switched: bool, batched: BatchedHold | None = None
+    ) -> Hold:
+        """Hold what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``.
+
+        What a ``batched`` call holds outlives the attempt; holding it again changes nothing.
+        """
+        call = self._call(request) if batched is None else self._batched_call(request, batched)
+        pauses, noted = iter(PAUSES), ("", "")
         while True:
             answer = await self._reserve(call, switched)
             match answer:
@@ -226,7 +241,7 @@ class Purse:
 
     async def _note(self, call: Call, found: Reached) -> None:
         """Note that the turn will wait for a change of a scope's budgets. One before that needs no note: ask again."""
-        cell = self._attempt.cell
+        cell, call = self._attempt.cell, call._replace(fence=self._attempt.turn.fence)
         if not await patiently(
             self._attempt.lease, lambda: note_waiting(cell, call, found.scope, found.name)
         ):
@@ -251,6 +266,16 @@ class Purse:
             tokens_in + tokens_out,
             lasts,
         )
+
+    def _batched_call(self, request: ModelRequest, batched: BatchedHold) -> Call:
+        call = self._call(request)
+        cost = None if call.cost is None else ceil(call.cost * batched.part)
+        return call._replace(fence=batched.fence, number=0, cost=cost, lasts_ms=batched.lasts_ms)
+
+    async def again(self, request: ModelRequest, batched: BatchedHold, *, switched: bool) -> Hold | None:
+        """Return what a batched call holds, or None if it was counted in the meantime and there is no room."""
+        found = await self._reserve(self._batched_call(request, batched), switched)
+        return found if isinstance(found, Hold) else None
 
     async def _reserve(self, call: Call, switched: bool) -> Hold | Busy | Reached | Unpriced | Outdated:
         """Reserve in each cell that has one of the ledgers. Where one refuses, nothing is held."""
@@ -320,22 +345,20 @@ class PaidProvider:
     """A provider whose calls are charged to budgets."""
 
     def __init__(self, provider: Provider, purse: Purse, *, switched: bool = False) -> None:
-        self._provider = provider
-        self._purse = purse
-        self._switched = switched
+        self.provider = provider
+        self.purse = purse
+        self.switched = switched
 
     @property
     def name(self) -> str:
-        return self._provider.name
+        return self.provider.name
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
         """Return a call that ``answered`` makes."""
-        return cast(
-            "AsyncIterator[Increment]", _PaidCall(self._provider, self._purse, request, self._switched)
-        )
+        return cast("AsyncIterator[Increment]", _PaidCall(self.provider, self.purse, request, self.switched))
 
     async def aclose(self) -> None:
-        await self._provider.aclose()
+        await self.provider.aclose()
 
 
 class _PaidCall:
@@ -353,7 +376,7 @@ class _PaidCall:
 
     async def into(self, outlet: Outlet) -> StepResult:
         """Make the call, and put its answer into the outlet."""
-        request = _with_an_end(self._request)
+        request = with_an_end(self._request)
         hold = await self._purse.hold(request, switched=self._switched)
         self._stream = stream = self._provider.stream(request)
         try:
@@ -372,7 +395,7 @@ class _PaidCall:
         return result
 
 
-def _with_an_end(request: ModelRequest) -> ModelRequest:
+def with_an_end(request: ModelRequest) -> ModelRequest:
     """Return the request with a limit of its output."""
     params = request.params
     if any(params.get(name) is not None for name in OUTPUT_LIMITS):

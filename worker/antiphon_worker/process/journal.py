@@ -26,6 +26,7 @@ from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.steps import (
     JournalEntry,
     StepEntry,
+    batched_step,
     decode_entry,
     encode_entry,
     starts_once,
@@ -134,8 +135,8 @@ class TurnJournal:
         return await patiently(self._lease, self._cell.server_ms)
 
     async def steered(self, step: int) -> list[Message]:
-        """Take what waits to steer the turn. Asks Redis only if something may wait."""
-        if not self._steered:
+        """Take what waits to steer the turn. Asks Redis only if something may wait and no batch has the step."""
+        if not self._steered or batched_step(self.entries, step) is not None:
             return []
         with self._from_what_is_left():
             stop, found = await patiently(

@@ -59,21 +59,21 @@ class KeepingProvider:
     """A provider whose requests are kept."""
 
     def __init__(self, provider: Provider, attempt: Attempt) -> None:
-        self._provider = provider
+        self.provider = provider
         self._attempt = attempt
 
     @property
     def name(self) -> str:
-        return self._provider.name
+        return self.provider.name
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
         """Return a call that ``answered`` makes."""
-        return cast("AsyncIterator[Increment]", _KeptCall(self._provider, request, self._keep))
+        return cast("AsyncIterator[Increment]", _KeptCall(self.provider, request, self.keep))
 
     async def aclose(self) -> None:
-        await self._provider.aclose()
+        await self.provider.aclose()
 
-    async def _keep(self, request: ModelRequest, stream: object, step: int) -> None:
+    async def keep(self, request: ModelRequest, stream: object, step: int) -> None:
         """Keep a request, unless Redis does not answer soon."""
         attempt, number = self._attempt, next(self._attempt.kept)
         turn = attempt.turn

@@ -42,6 +42,7 @@ from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.observing.observer import Observer
+from antiphon_worker.process.batched import in_batches
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
 from antiphon_worker.process.children import STOPPED, Kin, stop_children
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
@@ -300,6 +301,9 @@ class TurnAttempt:
         if agent.fallback:
             inp.fallback = self._tries.fallback(agent, app)
         provider = await self._runner.budgets.charged(provider, inp, agent, app, attempt)
+        decisions = claimed_decisions(self._turn)
+        if request.service == "batch":
+            provider = in_batches(provider, inp, attempt, journal, decisions, self._settings)
         if turn.untold or turn.run > 1:
             inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
         if self._revision is not None:
@@ -310,7 +314,6 @@ class TurnAttempt:
         await offer_elsewhere(inp, self._runner.cells, self._runner.observer, app, agent, attempt, journal)
         lease, offer = self._lease, self._runner.recalls.offer
         self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
-        decisions = claimed_decisions(self._turn)
         done = await run_turn(provider, inp, history, app.toolbox, journal, self._sink, context, decisions)
         if isinstance(done, Suspended):
             passed_by = request.while_suspended == "continue"

@@ -18,6 +18,7 @@ from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon_worker.app import App
 from antiphon_worker.archive import Archive, Archiver
+from antiphon_worker.batches import Batcher
 from antiphon_worker.eraser import Eraser
 from antiphon_worker.memory.titles import Titles
 from antiphon_worker.observing.observer import observer_of, watch_redis
@@ -140,6 +141,8 @@ class Worker:
         services: list[tuple[Callable[[], Awaitable[None]], str]] = [
             (Reaper(cell, self.settings).run, "reaper")
         ]
+        batcher = Batcher(cell, self._app.provider_names, self._app.provider, self.settings)
+        services.append((batcher.run, "batches"))
         if self._shared is None:
             services.append((runner.budgets.run, "budgets"))
         if (archive := runner.archive) is not None:

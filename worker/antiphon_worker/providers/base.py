@@ -78,7 +78,8 @@ class ModelRequest(Struct):
     …). The provider renames them for its service, and passes on parameters that it does not know. ``gate`` is where the
     call waits for a rate limit that is known; only providers over HTTP use it. Calls with the same ``cache_key`` begin
     alike, so that a service may route them to the same cache; it is sent as a hash. ``keeper`` keeps the id of an
-    answer that the service writes in the background.
+    answer that the service writes in the background. ``step`` is the number of the model call in its turn, 0 for one
+    that is none of the turn's steps, such as that of a summary.
     """
 
     model: str
@@ -90,6 +91,7 @@ class ModelRequest(Struct):
     gate: Gate | None = None
     cache_key: str = ""
     keeper: AnswerKeeper | None = None
+    step: int = 0
 
 
 class TextPiece(Struct, gc=False):

@@ -11,6 +11,7 @@ import msgspec
 from antiphon.errors import ProviderError, ProviderRejected, SettingsError
 from antiphon.input.parameters import is_header_name, is_transport_header
 from antiphon_worker.providers.base import ModelRequest
+from antiphon_worker.providers.batches import BatchEndpoint
 from antiphon_worker.providers.http.connection import ApiKey, Call, Connection, Options
 from antiphon_worker.providers.stream.decoder import Decoder
 from antiphon_worker.providers.stream.increments import AnswerStream
@@ -47,6 +48,8 @@ class ModelService(ABC):
 
     default_name: ClassVar[str]
     connect: ClassVar[type[Connection]]
+    in_batches: ClassVar[type[BatchEndpoint] | None] = None
+    """Its batches, if the service has any."""
 
     def __init__(self, name: str | None, options: OptionFields) -> None:
         self._name = name
@@ -65,6 +68,11 @@ class ModelService(ABC):
     def registered_as(self, name: str) -> None:
         """Use the name from the App, unless the provider already has one."""
         self._name = self._name or name
+
+    @property
+    def batches(self) -> BatchEndpoint | None:
+        """The batches of the service, or None."""
+        return self.in_batches and self.in_batches(self.connection, self.name)
 
     @abstractmethod
     def stream(self, request: ModelRequest) -> AnswerStream:

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from antiphon.errors import MissingPackage, ProviderError, ProviderUnauthorized
 from antiphon.input.parameters import is_credential
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from antiphon_worker.providers.anthropic.batches import AnthropicBatches
 from antiphon_worker.providers.anthropic.stream import CONTAINER, AnthropicDecoder
 from antiphon_worker.providers.base import ModelRequest, ToolSpec
 from antiphon_worker.providers.http.connection import Call, Connection, HttpClient
@@ -83,6 +84,7 @@ class Anthropic(ModelService):
 
     default_name = "anthropic"
     connect = AnthropicConnection
+    in_batches = AnthropicBatches
 
     def __init__(
         self, *, name: str | None = None, max_tokens: int = 8192, **options: Unpack[OptionFields]

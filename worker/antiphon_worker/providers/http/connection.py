@@ -87,8 +87,16 @@ class Options(Struct, frozen=True, kw_only=True):
         return f"Options(timeout={self.timeout:g}, max_retries={self.max_retries}, …)"
 
 
+class Upload(Struct, frozen=True):
+    """A file to send as a form, with the form's other fields."""
+
+    name: str
+    content: bytes
+    fields: dict[str, str] = field(default_factory=dict)
+
+
 class Call(Struct, frozen=True):
-    """One request: the path under the base URL, the JSON body, and the caller's additions.
+    """One request: the path under the base URL, the JSON body or a file in its place, and the caller's additions.
 
     With a ``gate``, the request waits there for a rate limit of its model, and says what the service says of limits.
     """
@@ -100,7 +108,8 @@ class Call(Struct, frozen=True):
     timeout: float | None = None
     model: str = ""
     gate: Gate | None = None
-    method: Literal["GET", "POST"] = "POST"
+    method: Literal["GET", "POST", "DELETE"] = "POST"
+    upload: Upload | None = None
 
 
 class Answer:
@@ -168,7 +177,11 @@ class Connection(ABC):
             "params": call.query,
             "timeout": self.httpx_timeout(call),
         }
-        if call.method == "POST":
+        if call.upload is not None:
+            given["json_data"] = call.upload.fields
+            given["files"] = {"file": (call.upload.name, call.upload.content)}
+            given["headers"] = {**headers, "Content-Type": "multipart/form-data"}
+        elif call.method == "POST":
             given["content"] = call.body
         options = options_of(self.sdk, call.method).model_copy(update=given)
         return await client.request(RawResponse, options, stream=True, stream_cls=self.sdk.AsyncStream[Any])

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from antiphon.model import File, Image, Item, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec
 from antiphon_worker.providers.http.connection import Call
+from antiphon_worker.providers.openai_batches import OpenAIBatches
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection, is_openai
 from antiphon_worker.providers.request import (
@@ -36,6 +37,7 @@ class OpenAIChat(ModelService):
 
     default_name = "openai-chat"
     connect = OpenAIConnection
+    in_batches = OpenAIBatches
 
     def __init__(
         self, *, name: str | None = None, include_usage: bool = True, earlier_reasoning: bool = True,

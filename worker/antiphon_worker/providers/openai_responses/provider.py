@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from antiphon_worker.providers.base import AnswerKeeper, ModelRequest, OutputSchema, ToolSpec
 from antiphon_worker.providers.http.connection import Call
+from antiphon_worker.providers.openai_batches import OpenAIBatches
 from antiphon_worker.providers.openai_responses import local_calls
 from antiphon_worker.providers.openai_responses.background import BackgroundDecoder, BackgroundStream
 from antiphon_worker.providers.openai_responses.stream import ResponsesDecoder
@@ -47,6 +48,7 @@ class OpenAIResponses(ModelService):
 
     default_name = "openai"
     connect = OpenAIConnection
+    in_batches = OpenAIBatches
 
     def __init__(self, *, name: str | None = None, **options: Unpack[OptionFields]) -> None:
         super().__init__(name, options)

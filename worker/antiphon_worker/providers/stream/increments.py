@@ -47,6 +47,11 @@ class AnswerStream:
         return self._call.body
 
     @property
+    def call(self) -> Call:
+        """The request, for a service that answers it in another way."""
+        return self._call
+
+    @property
     def counted(self) -> Usage:
         """What the service has counted so far."""
         return self._decoder.counted
@@ -69,6 +74,15 @@ class AnswerStream:
                 if result is None:
                     await outlet.drain()
         assert result is not None
+        return result
+
+    async def from_whole(self, body: bytes, outlet: Outlet) -> StepResult:
+        """Put the increments of an answer that has come in another way into an outlet, and return the result."""
+        with _failures(self._connection, self._provider, None):
+            self._decoder.whole(body, outlet)
+            result = _with_named_calls(self._decoder.result(outlet), self._provider)
+        if outlet.full:
+            await outlet.drain()
         return result
 
     async def _iterate(self) -> AsyncGenerator[Increment, None]:

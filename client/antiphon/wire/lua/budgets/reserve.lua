@@ -106,11 +106,13 @@ local function refusal()
   return busy and {'BUSY'}, busy
 end
 
--- Calls that do not go on: their time is over, or their turn is here and has ended or is held under another fence.
+-- Calls that do not go on: their time is over, or their turn is here and has ended or is held under another fence. A fence with a `~`
+-- is that of a call in a batch, which goes on while its turn is suspended.
 local function is_dead(whose, call)
   local theirs, lasts = string.match(call, '^(%S+) .- (%d+)$')
   if not lasts or tonumber(lasts) < now then return true end
-  local place = redis.call('HGET', key_turn(whose), 'session')
+  local place, status = unpack(redis.call('HMGET', key_turn(whose), 'session', 'status'))
+  if string.find(theirs, '~', 1, true) then return status == 'finished' or status == 'failed' or status == 'cancelled' end
   return place and redis.call('HGET', key_session(place), 'fence') ~= theirs
 end
 

@@ -1,0 +1,167 @@
+"""Model steps that are answered in batches: collected, sent together, and delivered to the turns that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from antiphon.errors import CorruptRecord
+from antiphon.input.ids import SessionId
+from antiphon.model import Decision, encode
+from antiphon.text import text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import unexpected
+from antiphon.wire.lists.reading import fields_of
+from antiphon.wire.records import ClaimedTurn, pairs, readable
+
+MOST_BYTES = 64 * 1024 * 1024
+"""The requests of one batch, as they are stored."""
+KEPT_MS = 2 * 24 * 3_600_000
+"""How long a step is kept after its deadline: longer than a service keeps a batch open."""
+LABEL_BYTES = 16
+ANSWER, ERROR = "answer", "error"
+"""What a decision has about a step: the service's answer in JSON, or why there is none."""
+
+Delivered: TypeAlias = Literal["DELIVERED", "LATER", "GONE"]
+What: TypeAlias = Literal["sent", "running", "later", "again", "over"]
+
+
+class Group(NamedTuple):
+    """What the steps of one batch have in common. ``headers`` are those of their requests, as sorted pairs."""
+
+    provider: str
+    path: str
+    model: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+class TakenBatch(NamedTuple):
+    """A batch that this worker holds under a fence. ``service_id`` is '' until it is known to be sent.
+
+    ``round`` counts how often the service has refused it for now, and ``takes`` how often it was taken since.
+    ``steps`` are those whose turns still need an answer.
+    """
+
+    name: str
+    fence: int
+    group: Group
+    service_id: str
+    round: int
+    takes: int
+    steps: list[str]
+
+    @property
+    def label(self) -> str:
+        """The name that the service stores, by which the batch is found again."""
+        return f"{self.name}.{self.round}"
+
+
+async def collect(
+    cell: Cell, turn: ClaimedTurn, step_id: str, wait_id: str, group: Group, body: bytes, *,
+    seconds: float, size: int, lasts: float,
+) -> bool:  # fmt: skip
+    """Keep the request of a step until it is sent: after ``seconds``, or once there are ``size`` of its group.
+
+    ``lasts`` is how many seconds the turn waits for it. Returns False if another fence is in force.
+    Raises ``StoreError``.
+    """
+    sealed = cell.seal.seal(turn.session_id, "batched", body)
+    answer = await cell.run(
+        "batches/collect", turn.session_id, turn.turn_id, turn.fence, step_id, wait_id, str(group), sealed,
+        int(seconds * 1000), size, int(lasts * 1000) + KEPT_MS,
+    )  # fmt: skip
+    match answer:
+        case [b"COLLECTED"]:
+            return True
+        case [b"SUPERSEDED"]:
+            return False
+        case _:
+            raise unexpected("batches/collect", answer)
+
+
+async def take_batch(
+    cell: Cell, label: str, providers: Sequence[str], *, lease_ms: int, size: int
+) -> tuple[TakenBatch | None, bool]:
+    """Take a batch that is due, or make one called ``label``. Also returns whether any will be due.
+
+    Raises ``StoreError`` and ``CorruptRecord``.
+    """
+    answer = await cell.run("batches/take", label, lease_ms, size, MOST_BYTES, KEPT_MS, *providers)
+    match answer:
+        case [b"NONE", more]:
+            return None, bool(int(more))
+        case [b"TAKEN", name, fence, flat, steps]:
+            with readable("A batch"):
+                f = {field: text_of(value) for field, value in pairs(flat).items()}
+                group = msgspec.json.decode(f["group"], type=Group)
+                sent = f.get("service_id", "")
+                ids = [text_of(one) for one in steps]
+                counts = int(f.get("round", 0)), int(f.get("takes", 0))
+                return TakenBatch(text_of(name), int(fence), group, sent, *counts, ids), True
+        case _:
+            raise unexpected("batches/take", answer)
+
+
+async def requests_of(cell: Cell, steps: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Read the requests of these steps. Those that are gone or cannot be decrypted are left out.
+
+    Raises ``StoreError``.
+    """
+    found = await fields_of(cell, map(cell.keys.batch_step, steps), "session", "body")
+    known: list[tuple[str, bytes]] = []
+    for step_id, (session, body) in zip(steps, found, strict=True):
+        if session and body:
+            try:
+                known.append((step_id, cell.seal.open(text_of(session), "batched", body)))
+            except CorruptRecord:
+                continue
+    return known
+
+
+async def note(
+    cell: Cell, batch: TakenBatch, what: What, *, service_id: str = "", seconds: float = 0.0
+) -> bool:
+    """Note what became of a batch, which is due again after ``seconds``. Returns False if another worker holds it.
+
+    Raises ``StoreError``.
+    """
+    answer = await cell.run("batches/note", batch.name, batch.fence, what, service_id, int(seconds * 1000))
+    match answer:
+        case [b"OK"]:
+            return True
+        case [b"SUPERSEDED"]:
+            return False
+        case _:
+            raise unexpected("batches/note", answer)
+
+
+async def deliver(cell: Cell, step_id: str, *, answer: str = "", error: str = "") -> Delivered:
+    """Deliver the answer of a step to its turn, or why there is none. Raises ``StoreError``."""
+    ((session, wait),) = await fields_of(cell, [cell.keys.batch_step(step_id)], "session", "wait")
+    if session is None or wait is None:
+        return "GONE"
+    said = {ANSWER: answer} if answer else {ERROR: error}
+    decision = encode(Decision(text_of(wait), "approve", arguments=said))
+    sealed = cell.seal.seal(SessionId(text_of(session)), "decision", decision)
+    found = await cell.run("batches/deliver", step_id, sealed)
+    match found:
+        case [(b"DELIVERED" | b"LATER" | b"GONE") as word]:
+            return text_of(word)  # type: ignore[return-value]
+        case _:
+            raise unexpected("batches/deliver", found)
+
+
+async def leave(cell: Cell, step_id: str, group: Group) -> bool:
+    """Do not send a step, or drop its answer. Returns whether it is in a batch already. Raises ``StoreError``."""
+    match await cell.run("batches/leave", step_id, str(group)):
+        case [b"SENT"]:
+            return True
+        case [b"UNSENT"]:
+            return False
+        case answer:
+            raise unexpected("batches/leave", answer)

@@ -1,0 +1,66 @@
+-- Take a batch that is due: one that is to be looked at, or that its worker has not sent. Otherwise make one, `label`, of steps that are due,
+-- without those whose turns have ended. For `lease_ms` no other worker takes it. A call that is repeated after a lost answer
+-- takes another one; the first is due again when its lease is over. Only batches of these `providers` are taken.
+-- Steps whose turns have ended are left out.
+-- @args label lease_ms size most_bytes keep_ms providers...
+-- -> NONE, more            `more`: 1 if something will be due
+-- -> TAKEN, label, fence, fields, steps
+-- @include batches
+if redis.call('EXISTS', key_batches(), key_batch_groups()) == 0 then return {'NONE', 0} end
+local MOST_LOOKED_AT = 100
+local now, known = now_ms(), {}
+for _, provider in ipairs(providers) do known[provider] = true end
+
+-- The steps of a batch whose turns still need an answer. The others go, with their requests.
+local function needed(name)
+  local kept, all = {}, redis.call('LRANGE', key_batch_steps(name), 0, -1)
+  for _, id in ipairs(all) do
+    if waiting_turn(id) then kept[#kept + 1] = id else redis.call('DEL', key_batch_step(id)) end
+  end
+  return kept
+end
+
+local function taken(name)
+  local fence = redis.call('INCR', key_fence())
+  redis.call('ZADD', key_batches(), now + lease_ms, name)
+  redis.call('HSET', key_batch(name), 'fence', fence)
+  redis.call('HINCRBY', key_batch(name), 'takes', 1)
+  return {'TAKEN', name, fence, redis.call('HGETALL', key_batch(name)), needed(name)}
+end
+
+-- Move steps of a group to a batch of their own. Returns whether there are any.
+local function made(group)
+  local outbox, count, bytes = key_batch_outbox(group), 0, 0
+  for _, id in ipairs(redis.call('ZRANGE', outbox, 0, size - 1)) do
+    local more = redis.call('HSTRLEN', key_batch_step(id), 'body')
+    if count > 0 and bytes + more > tonumber(most_bytes) then break end
+    redis.call('ZREM', outbox, id)
+    if waiting_turn(id) then
+      count, bytes = count + 1, bytes + more
+      redis.call('RPUSH', key_batch_steps(label), id)
+      redis.call('PEXPIRE', key_batch_step(id), keep_ms)
+    else
+      redis.call('DEL', key_batch_step(id))
+    end
+  end
+  local oldest = redis.call('ZRANGE', outbox, 0, 0)[1]
+  if oldest then redis.call('ZADD', key_batch_groups(), now, group) else redis.call('ZREM', key_batch_groups(), group) end
+  if count == 0 then return false end
+  redis.call('HSET', key_batch(label), 'group', group, 'created', now)
+  redis.call('ZADD', key_batches(), now, label)
+  for _, key in ipairs({key_batch(label), key_batch_steps(label), key_batches()}) do redis.call('PEXPIRE', key, keep_ms) end
+  return true
+end
+
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_batches(), '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
+  local group = redis.call('HGET', key_batch(name), 'group')
+  if not group then
+    redis.call('ZREM', key_batches(), name) -- it has expired
+  elseif known[cjson.decode(group)[1]] then
+    return taken(name)
+  end
+end
+for _, group in ipairs(redis.call('ZRANGEBYSCORE', key_batch_groups(), '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
+  if known[cjson.decode(group)[1]] and made(group) then return taken(label) end
+end
+return {'NONE', redis.call('EXISTS', key_batches(), key_batch_groups())}

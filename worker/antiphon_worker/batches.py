@@ -1,0 +1,164 @@
+"""Sends the model steps that wait for batches, and delivers their answers. One worker holds a batch at a time.
+
+1. Steps are collected by provider and model; when they are due, one script makes a batch of them.
+2. The batch is sent under a label, and its id is noted. A batch whose worker died in between is looked for by its
+   label, before it is sent again.
+3. A batch that was sent is looked at now and then. Once it has ended, each answer is delivered to its turn. What has no
+   answer is delivered as an error: the turn goes to the usual endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+from antiphon.errors import AgentError, CorruptRecord, ProviderError, StoreError
+from antiphon.wire.batches import LABEL_BYTES, TakenBatch, deliver, note, requests_of, take_batch
+from antiphon.wire.cell import Cell
+from antiphon_worker.providers.base import Provider
+from antiphon_worker.providers.batches import BatchEndpoint, BatchState
+from antiphon_worker.providers.service import ModelService
+from antiphon_worker.settings import Settings
+
+log = logging.getLogger("antiphon.batches")
+
+LEASE_SECONDS = 300.0
+"""How long a worker may take to send a batch, or to read its answers. It is held again while these are delivered."""
+IDLE_SECONDS, BUSY_SECONDS = 5.0, 1.0
+FULL_SECONDS = 300.0
+"""How long a batch waits that the service has refused because too much is waiting there."""
+READ_AT_ONCE = 50
+
+
+class Batcher:
+    """Looks every few seconds, and each second while there are batches."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        names: Sequence[str],
+        provider: Callable[[str], Awaitable[Provider]],
+        settings: Settings,
+    ) -> None:
+        self._cell = cell
+        self._names = names
+        self._provider = provider
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Send and deliver until cancelled."""
+        while True:
+            more = await self._take_all()
+            pause = min(BUSY_SECONDS, self._settings.batch_poll) if more else IDLE_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _take_all(self) -> bool:
+        """Take batches while some are due. Returns whether any will be due."""
+        try:
+            while True:
+                batch, more = await take_batch(
+                    self._cell, secrets.token_hex(LABEL_BYTES), self._names,
+                    lease_ms=int(LEASE_SECONDS * 1000), size=self._settings.batch_size,
+                )  # fmt: skip
+                if batch is None:
+                    return more
+                await self._work(batch)
+        except CorruptRecord as exc:
+            log.error("a batch is left alone: %s", exc.message, extra={"action": "batch_damaged"})
+            return True
+        except StoreError as exc:
+            if not exc.retryable:
+                raise
+            return True  # the consumer logs the error
+
+    async def _work(self, batch: TakenBatch) -> None:
+        """Do what a batch needs next. An error of the service leaves it for later, or ends it."""
+        try:
+            endpoint = await self._endpoint(batch.group.provider)
+            if batch.service_id:
+                await self._look(batch, endpoint)
+            else:
+                await self._send(batch, endpoint)
+        except StoreError:
+            raise
+        except AgentError as exc:
+            log.warning(
+                "batch %s of %s: %s", batch.label, batch.group.provider, exc.message,
+                extra={"action": "batch_failed", "batch": batch.label},
+            )  # fmt: skip
+            if exc.retryable or not isinstance(exc, ProviderError):
+                await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
+            else:
+                await self._finish(batch, await self._refuse(batch.steps, exc.message))
+
+    async def _endpoint(self, provider: str) -> BatchEndpoint:
+        found = await self._provider(provider)
+        endpoint = found.batches if isinstance(found, ModelService) else None
+        if endpoint is None:
+            raise ProviderError(f"The provider {provider} of this worker has no batches.", retryable=True)
+        return endpoint
+
+    async def _send(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
+        """Send a batch, unless it was sent before its worker died, and note its id."""
+        found = await endpoint.find(batch.label) if batch.takes > 1 else ""
+        if not found:
+            requests = await self._requests(batch)
+            if not requests:
+                await note(self._cell, batch, "over")
+                return
+            order = await endpoint.order(batch.label, batch.group.path, requests, dict(batch.group.headers))
+            if not await note(self._cell, batch, "later", seconds=LEASE_SECONDS):
+                return  # another worker holds it by now
+            found = await endpoint.create(order)
+        log.info(
+            "batch %s of %d steps was sent to %s as %s", batch.label, len(batch.steps), batch.group.provider, found,
+            extra={"action": "batch_sent", "batch": batch.label},
+        )  # fmt: skip
+        await note(self._cell, batch, "sent", service_id=found, seconds=self._settings.batch_poll)
+
+    async def _requests(self, batch: TakenBatch) -> list[tuple[str, bytes]]:
+        found: list[tuple[str, bytes]] = []
+        for first in range(0, len(batch.steps), READ_AT_ONCE):
+            found += await requests_of(self._cell, batch.steps[first : first + READ_AT_ONCE])
+        return found
+
+    async def _look(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
+        state = await endpoint.state(batch.service_id)
+        match state.status:
+            case "ended":
+                await self._deliver(batch, endpoint, state)
+            case "full":
+                await note(self._cell, batch, "again", seconds=FULL_SECONDS)
+            case "checked":
+                await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
+            case "running":
+                if not batch.steps:
+                    with suppress(ProviderError):
+                        await endpoint.cancel(batch.service_id)  # nobody waits for it any more
+                await note(self._cell, batch, "running", seconds=self._settings.batch_poll)
+
+    async def _deliver(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
+        """Deliver the answers of a batch that has ended, and forget it once all turns have theirs."""
+        left, done = set(batch.steps), True
+        async for answer in endpoint.answers(batch.service_id, state):
+            if answer.id in left:
+                left.discard(answer.id)
+                text = answer.body.decode("utf-8", "replace")
+                done &= await deliver(self._cell, answer.id, answer=text, error=answer.error) != "LATER"
+        done &= await self._refuse(left, state.error or "The batch has no answer to it.")
+        if await self._finish(batch, done):
+            await endpoint.forget(batch.service_id, state)
+
+    async def _refuse(self, steps: Iterable[str], error: str) -> bool:
+        """Let the turns of these steps go to the usual endpoint. Returns False if some are not suspended yet."""
+        return all([await deliver(self._cell, step, error=error) != "LATER" for step in steps])
+
+    async def _finish(self, batch: TakenBatch, done: bool) -> bool:
+        """End a batch whose turns have their answers. Returns whether this worker has ended it."""
+        if done:
+            return await note(self._cell, batch, "over")
+        await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
+        return False

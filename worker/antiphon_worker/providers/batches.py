@@ -1,0 +1,130 @@
+"""Batches of a model service: many requests in one order, answered within a day at half the price."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import ProviderStreamBroken
+from antiphon_worker.providers.http.connection import Call, Connection
+from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
+
+LONGEST_LINE = 128 * 1024 * 1024
+_OF_STREAMS = ("stream", "stream_options")
+
+Requests: TypeAlias = Sequence[tuple[str, bytes]]
+"""The ids of steps, and the bodies of their requests."""
+
+
+class BatchAnswer(Struct):
+    """The outcome of one request: the ``body`` of its answer, or the ``error``."""
+
+    id: str
+    body: bytes = b""
+    error: str = ""
+
+
+class BatchState(Struct):
+    """How far a batch is. ``full``: the service takes no more for now, and none of it was run.
+
+    ``files`` are those that the service keeps for it.
+    """
+
+    status: Literal["checked", "running", "ended", "full"]
+    error: str = ""
+    files: list[str] = field(default_factory=list)
+
+
+class BatchEndpoint(ABC):
+    """The batches of one provider. All methods raise ``ProviderError``."""
+
+    price: ClassVar[float] = 0.5
+    """What a token costs in a batch, as a part of its usual price."""
+
+    def __init__(self, connection: Connection, provider: str) -> None:
+        self._connection = connection
+        self._provider = provider
+
+    @abstractmethod
+    async def order(self, label: str, path: str, requests: Requests, headers: Mapping[str, str]) -> Call:
+        """Prepare a batch, and return the call that sends it."""
+
+    async def create(self, order: Call) -> str:
+        """Send a batch, and return its id."""
+        return str((await self._json(order))["id"])
+
+    @abstractmethod
+    async def find(self, label: str) -> str:
+        """Return the id of a batch that was sent under this label, or '' if there is none, or no telling."""
+
+    @abstractmethod
+    async def state(self, batch_id: str) -> BatchState:
+        """Return how far a batch is."""
+
+    @abstractmethod
+    def answers(self, batch_id: str, state: BatchState) -> AsyncIterator[BatchAnswer]:
+        """Read the answers of a batch that has ended."""
+
+    @abstractmethod
+    async def cancel(self, batch_id: str) -> None:
+        """Ask the service to run no more of a batch."""
+
+    @abstractmethod
+    async def forget(self, batch_id: str, state: BatchState) -> None:
+        """Delete a batch that has ended, with its requests and answers, as far as the service can."""
+
+    async def _json(self, call: Call) -> dict[str, Any]:
+        body = bytearray()
+        async for piece in self._read(call):
+            body += piece
+        try:
+            return msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError) as exc:
+            raise self._broken(exc) from exc
+
+    async def _lines(self, call: Call) -> AsyncIterator[bytes]:
+        rest = b""
+        async for piece in self._read(call):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield line
+            if len(rest) > LONGEST_LINE:
+                raise self._broken(ValueError("a line is too long"))
+        if rest.strip():
+            yield rest
+
+    async def _read(self, call: Call) -> AsyncIterator[bytes]:
+        answer = await self._connection.open(self._provider, call)
+        pieces: list[bytes] = []
+
+        def take(piece: bytes) -> bool:
+            pieces.append(piece)
+            return False
+
+        try:
+            ended = False
+            while not ended:
+                try:
+                    ended = await answer.into(take)
+                except TransportErrors as exc:
+                    raise self._connection.publishable(
+                        map_transport_error(self._provider, exc, begun=True)
+                    ) from None
+                while pieces:
+                    yield pieces.pop(0)
+        finally:
+            await answer.aclose()
+
+    def _broken(self, exc: Exception) -> ProviderStreamBroken:
+        return ProviderStreamBroken(f"The answer of {self._provider} about a batch cannot be read: {exc}.")
+
+
+def batched_body(body: bytes) -> bytes:
+    """Return the body of a request for a batch: its answer comes in one piece."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({name: value for name, value in fields.items() if name not in _OF_STREAMS})
