@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from antiphon.errors import AgentError, SettingsError, UnknownTool
+from antiphon.errors import AgentError, SettingsError, UnknownTool, UsageError
 from antiphon.ext.turns import TurnFunction
 from antiphon.handoffs import Handoff, tool_of
 from antiphon.hooks import Hook, hooks_of
@@ -478,11 +478,13 @@ class App:
         return self._archive
 
     def submitting(self, agent: Agent) -> AbstractContextManager[None]:
-        """Let a turn that is submitted within this find its agent, which is one of the App.
+        """Let a turn that is submitted within this find its agent. Raises ``UsageError`` if it is not one of the App.
 
         >>> with app.submitting(support):
         ...     pass
         """
+        if agent.name not in self._agents:
+            raise UsageError(f"The agent {agent.name!r} is not one of the App: add it to App(agents=[…]).")
         return nullcontext()
 
     async def preload(self) -> None:

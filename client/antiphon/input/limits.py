@@ -50,7 +50,8 @@ class Limits:
     custom_events: int = _limit(1_000, "calls of `context.emit` in one tool call")
     step_bytes: int = _limit(1024 * 1024, "the result of one `context.step`")
     steps: int = _limit(
-        10_000, "calls of `context.step`, `sleep` and `wait_for_event` in one tool call or turn function"
+        10_000,
+        "calls of `context.step`, `sleep`, `run_agent` and `wait_for_event` in one tool call or turn function",
     )
     decision_bytes: int = _limit(
         8 * 1024 * 1024, "one decision about a tool call: its reason, new arguments or result"

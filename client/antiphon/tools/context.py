@@ -15,7 +15,7 @@ from antiphon.errors import EventTimeout, UsageError
 from antiphon.input.ids import event_name
 from antiphon.input.limits import LIMITS, check_depth, check_size
 from antiphon.input.values import is_a
-from antiphon.tools.durable import LONGEST_SLEEP, DurableCall, attempts, check_step, seconds_of
+from antiphon.tools.durable import LONGEST_SLEEP, DurableCall, attempts, check_async, check_step, seconds_of
 
 _EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 
@@ -151,6 +151,33 @@ class Context(Struct):
         known = event_name(name)
         seconds = seconds_of(LONGEST_SLEEP if timeout is None else timeout, "wait_for_event")
         return _no_event(known) if self._call is None else self._call.durable.wait_for_event(known, seconds)
+
+    def run_agent(
+        self, agent: Any, text: str, *, timeout: timedelta | float | None = None, deltas: bool = False
+    ) -> Coroutine[Any, Any, str]:
+        """Run another agent of the App with this input, without a worker, and return its answer.
+
+        Await it in an asynchronous tool or turn function. The agent runs as a child turn in a session of its own, on
+        any worker that has it, while this turn is suspended: ``Agent.as_tool`` describes both, and what ``timeout``
+        and ``deltas`` mean. When it has ended, any worker calls the tool again from its start. The text of the answer
+        is then kept, 1 MiB at most. Several agents run at once in ``asyncio.gather``.
+
+        If the agent fails, is cancelled, or does not answer in time, ``StepFailed`` is raised, also wherever the tool
+        is repeated. Raises ``UsageError`` outside a turn.
+
+        >>> Context().run_agent(agent, "When is Kyoto best?")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: context.run_agent needs a turn, which runs the agent: call it in a session.
+        """
+        if not callable(getattr(agent, "as_tool", None)):
+            raise UsageError(f"context.run_agent takes an Agent of the App, not {agent!r}.")
+        if not is_a(text, str) or not text:
+            raise UsageError(f"context.run_agent takes a text for the agent, not {text!r}.")
+        check_async("run_agent")
+        tool = agent.as_tool(timeout=timeout, deltas=deltas)
+        if self._call is None:
+            raise UsageError("context.run_agent needs a turn, which runs the agent: call it in a session.")
+        return self._call.durable.run_agent(tool, text, self)
 
     def progress(self, text: str, fraction: float | None = None) -> None:
         """Publish the tool's progress as a ``tool_progress`` event. ``fraction`` is the done part, from 0 to 1.

@@ -1,4 +1,4 @@
-"""Steps, sleeps and waits: what ``context.step``, ``sleep`` and ``wait_for_event`` check and run."""
+"""Steps, sleeps, waits and agents: what ``context.step``, ``sleep`` and the like check and run."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class DurableCall(Protocol):
     async def step(self, name: str, run: Callable[[], Awaitable[Any]], at_most_once: bool) -> Any: ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+    async def run_agent(self, tool: Any, text: str, context: Any) -> str: ...
 
     async def wait_for_event(
         self, event: str, seconds: float, about: dict[str, Any] | None = None

@@ -6,14 +6,35 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
-from antiphon.errors import AgentError, EventTimeout, StepFailed, TurnFailed, UsageError
+from msgspec import Struct
+
+from antiphon.errors import (
+    AgentError,
+    EventTimeout,
+    LimitReached,
+    StepFailed,
+    ToolError,
+    TurnFailed,
+    UsageError,
+)
 from antiphon.events import Event, StepRecorded
 from antiphon.input.limits import check_size
 from antiphon.model import Decision, Wait
+from antiphon.tools import Context
+from antiphon.tools.children import ChildTool
+from antiphon.tools.durable import plain_result
 from antiphon_worker.loop.hooks import Hooks
-from antiphon_worker.loop.steps import DurableEntry, DurableResult, DurableSleep, DurableStart, JournalEntry
+from antiphon_worker.loop.input import ChildTurns
+from antiphon_worker.loop.steps import (
+    DurableEntry,
+    DurableResult,
+    DurableSleep,
+    DurableStart,
+    JournalEntry,
+    agent_call,
+)
 from antiphon_worker.loop.toolbox import TurnStopped
 
 IN_PROCESS_SECONDS = 1.0
@@ -33,33 +54,42 @@ class CallWaits(TurnStopped):
 
 
 class Durable:
-    """The steps, sleeps and waits in one call of a tool, or in the function of a turn (``call_id`` '').
+    """The steps, sleeps, waits and agents in one call of a tool, or in the function of a turn (``call_id`` '').
 
     They are numbered in the order in which the code asks for them. A number that the journal knows is not run again.
-    ``over`` has by their ids the decisions about the waits that are over, with the events that these have received.
+    ``journal`` has the entries of all calls. The waits for an agent are those of a call of its own. ``over`` has by
+    their ids the decisions about the waits that are over, with the events that these have received.
     ``now`` is the time of the store in ms: a sleep ends at the same time on every worker.
     """
 
     def __init__(
-        self, call_id: str, step: int, entries: Iterable[DurableEntry], over: Mapping[str, Decision],
+        self, call_id: str, step: int, journal: Mapping[str, Sequence[DurableEntry]], over: Mapping[str, Decision],
         append: Append, now: ServerTime, approval: Decision | None = None, hooks: Hooks | None = None,
+        children: Callable[[], ChildTurns] | None = None,
     ) -> None:  # fmt: skip
         self._call_id = call_id
         self._step = step
-        self._known = {entry.place: entry for entry in entries}
+        self._journal = journal
+        self._known = {entry.place: entry for entry in journal.get(call_id, ())}
         self._waits_over = over
         self.append = append
         self._now = now
         self._approval = approval
         self._hooks = hooks
+        self._children = children
+        self._asking: list[Durable] = []  # the calls that wait for agents
         self._asked: Counter[str] = Counter()
         self._running: set[asyncio.Future[None]] = set()
         self._received: dict[str, int] = {}  # the position of the last event, by the names of events
         self._over = False
-        self.waits: list[Wait] = []
-        """The sleeps and events for which the call is suspended."""
+        self._waits: list[Wait] = []
         self.fault: AgentError | None = None
         """Why the turn must fail, also if the tool has caught it."""
+
+    @property
+    def waits(self) -> list[Wait]:
+        """The sleeps, events and agents for which the call is suspended."""
+        return [*self._waits, *(wait for one in self._asking for wait in one.waits)]
 
     async def step(self, name: str, run: Callable[[], Awaitable[Any]], at_most_once: bool) -> Any:
         place, name = self._next(name)
@@ -106,6 +136,8 @@ class Durable:
         self._over = True
         while self._running:
             await asyncio.wait(self._running)
+        for one in self._asking:
+            await one.end()
         if self.fault is not None:
             raise self.fault
 
@@ -114,6 +146,34 @@ class Durable:
         event = StepRecorded(step=self._step, call_id=self._call_id, name=name, is_error=bool(error))
         await self.append([entry], [event])
         return entry
+
+    async def run_agent(self, tool: ChildTool, text: str, context: Context) -> str:
+        """Run an agent as ``Context.run_agent`` does."""
+        place, name = self._next(f"agent {tool.agent.name}", self._waits)
+        known = self._known.get(place)
+        if not isinstance(known, DurableResult):
+            with self._under_way():
+                known = await self._ask(place, name, tool, text, context)
+        if known.error:
+            raise StepFailed(known.error)
+        return known.value
+
+    async def _ask(
+        self, place: int, name: str, tool: ChildTool, text: str, context: Context
+    ) -> DurableResult:
+        assert self._children is not None
+        children, call_id = self._children(), agent_call(self._call_id, place)
+        begun = children.begun(call_id)
+        if begun not in ("", tool.agent.name):
+            self._changed(f"agent {begun}", place, name)
+        own = Durable(call_id, self._step, self._journal, self._waits_over, self.append, self._now)
+        self._asking.append(own)
+        inner = context.of_call(call_id, self._step, UnpublishedCall(own))
+        try:
+            value, error = plain_result(name, await children.ask(tool, text, inner)), ""
+        except (ToolError, LimitReached) as exc:
+            value, error = None, exc.message
+        return await self._record(place, name, value, error)
 
     async def sleep(self, seconds: float) -> None:
         if seconds < IN_PROCESS_SECONDS:
@@ -165,13 +225,16 @@ class Durable:
             return self._waits_over[wait.id]
         wait.seconds = max(known.until - await self._now(), 0) / 1000
         if wait.seconds or wait.event:
-            self.waits.append(wait)
+            self._waits.append(wait)
             raise CallWaits
         return None
 
-    def _next(self, name: str) -> tuple[int, str]:
-        """Return the number of what the code asks for, and its name. Raises ``CallWaits`` where the turn must end."""
-        if self.waits or self.fault is not None:
+    def _next(self, name: str, waits: Sequence[Wait] | None = None) -> tuple[int, str]:
+        """Return the number of what the code asks for, and its name. Raises ``CallWaits`` where the turn must end.
+
+        That is where it ``waits``: for anything, except that an agent may begin while others are waited for.
+        """
+        if (self.waits if waits is None else waits) or self.fault is not None:
             raise CallWaits  # the tool has caught it the first time
         if self._over:
             raise UsageError("The tool call is over: await its steps, sleeps and waits before it returns.")
@@ -181,11 +244,27 @@ class Durable:
         name = name if count == 1 else f"{name}#{count}"
         known = self._known.get(place)
         if known is not None and known.name != name:
-            where = "a tool call" if self._call_id else "its function"
-            said = CHANGED.format(known=known.name, place=place, where=where, asked=name)
-            self.fault = TurnFailed(said, code="step_changed")
-            raise CallWaits
+            self._changed(known.name, place, name)
         return place, name
+
+    def _changed(self, known: str, place: int, asked: str) -> NoReturn:
+        where = "a tool call" if self._call_id else "its function"
+        said = CHANGED.format(known=known, place=place, where=where, asked=asked)
+        self.fault = TurnFailed(said, code="step_changed")
+        raise CallWaits
+
+
+class UnpublishedCall(Struct):
+    """What a context offers outside the tool calls of an answer: steps and sleeps."""
+
+    durable: Durable
+    cancelled: bool = False
+
+    def progress(self, text: str, fraction: float | None) -> None:
+        pass
+
+    def emit(self, name: str, data: Any) -> None:
+        pass
 
 
 def durable_entries(entries: Iterable[JournalEntry]) -> dict[str, list[DurableEntry]]:

@@ -14,7 +14,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from antiphon.errors import AgentError, StepLimitReached, TurnFailed
 from antiphon.events import Event, StepFinished, ToolCallEvent
@@ -24,7 +23,7 @@ from antiphon.input.values import now_ms
 from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult, Wait
 from antiphon.tools import Context
 from antiphon.tools.results import decided_result, noted
-from antiphon_worker.loop.durable import CallWaits, Durable, durable_entries
+from antiphon_worker.loop.durable import CallWaits, Durable, UnpublishedCall, durable_entries
 from antiphon_worker.loop.function_model import FunctionModel, ask_model, required
 from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.loop import LoopResult, Suspended
@@ -432,13 +431,13 @@ class _Turn:
 
     def _own_context(self, context: Context, call_id: str) -> Context:
         """Return a context of the function itself, or of a call that no answer has."""
-        return context.of_call(call_id, 0, _UnpublishedCall(self._durable_of(call_id, 0)))
+        return context.of_call(call_id, 0, UnpublishedCall(self._durable_of(call_id, 0)))
 
     def _durable_of(self, call_id: str, step: int, approval: Decision | None = None) -> Durable:
         if call_id not in self._durable:
-            known = self._known.get(call_id, ())
             self._durable[call_id] = Durable(
-                call_id, step, known, self._decisions, self._write, self._journal.now, approval, self._inp.hooks
+                call_id, step, self._known, self._decisions, self._write, self._journal.now, approval,
+                self._inp.hooks, self._inp.running_children,
             )  # fmt: skip
         return self._durable[call_id]
 
@@ -488,19 +487,6 @@ class _Turn:
             steps=len(self._steps),
             output=expected,
         )
-
-
-class _UnpublishedCall(Struct):
-    """What a context offers outside the tool calls of an answer: steps and sleeps."""
-
-    durable: Durable
-    cancelled: bool = False
-
-    def progress(self, text: str, fraction: float | None) -> None:
-        pass
-
-    def emit(self, name: str, data: Any) -> None:
-        pass
 
 
 def _content(said: Any) -> str:

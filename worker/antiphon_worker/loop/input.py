@@ -13,9 +13,10 @@ from antiphon.input.request import AgentSpec, OutputSpec, TurnRequest
 from antiphon.input.values import now_ms
 from antiphon.model import CallerTool, Message, Timeouts
 from antiphon.session.work import AgentLike, Work
-from antiphon.tools import Tool
+from antiphon.tools import Context, Tool
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.caller import caller_tools
+from antiphon.tools.children import ChildTool
 from antiphon.window import Window, window_of
 from antiphon_worker.loop.costs import Meter
 from antiphon_worker.loop.files import TurnFiles
@@ -45,6 +46,14 @@ class Rules(Struct, frozen=True):
 class ChildTurns(Protocol):
     """The child turns of a turn."""
 
+    def begun(self, call_id: str) -> str:
+        """Return the name of the agent that runs for a call, or ''."""
+        ...
+
+    async def ask(self, tool: ChildTool, text: str, context: Context) -> str:
+        """Run an agent for the call of this context, and return its answer. Raises ``ToolError``."""
+        ...
+
     async def stop(self) -> None:
         """Cancel the children whose calls have no results."""
         ...
@@ -59,8 +68,9 @@ class LoopInput(Struct):
     models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
     uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
     without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``. ``children``
-    are None for an App without agents as tools. ``files`` are those that the session stores. ``charge`` makes a
-    provider one whose calls budgets pay for: the calls of a turn function.
+    run the agents that tools, the model or a function call: None without such tools, until the first one runs.
+    ``files`` are those that the session stores. ``charge`` makes a provider one whose calls budgets pay for: the calls
+    of a turn function.
     """
 
     model: str
@@ -84,8 +94,16 @@ class LoopInput(Struct):
     hooks: Hooks | None = None
     transfers: Transfers | None = None
     children: ChildTurns | None = None
+    begin_children: Callable[[], ChildTurns] | None = None
     files: TurnFiles | None = None
     charge: Callable[[Provider], Provider] | None = None
+
+    def running_children(self) -> ChildTurns:
+        """Return the children of the turn, which may be the first ones."""
+        if self.children is None:
+            assert self.begin_children is not None
+            self.children = self.begin_children()
+        return self.children
 
     @property
     def offered(self) -> list[ToolSpec]:

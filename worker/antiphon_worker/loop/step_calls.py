@@ -54,7 +54,7 @@ class Gate:
         self._caller_tools = {tool.name: tool for tool in inp.caller_tools}
         self._most, self._steps = inp.max_tool_calls, steps
         self.hooks, self.transfers = inp.hooks, inp.transfers
-        self.files = inp.files
+        self.files, self.children = inp.files, inp.running_children
         self._uncounted = {*self._caller_tools, *(inp.transfers.rules if inp.transfers else ())}
         of_agent = inp.rules != Rules() or (inp.hooks is not None and inp.hooks.has(ToolStart))
         self._asked = {
@@ -348,8 +348,8 @@ class StepCalls:
         if self._durable is None:
             self._durable = durable_entries(self.journal.entries)
         return Durable(
-            call_id, step.entry.step, self._durable.get(call_id, ()), self.decisions, self._append,
-            self.journal.now, self._decision(step, call_id), self.hooks,
+            call_id, step.entry.step, self._durable, self.decisions, self._append, self.journal.now,
+            self._decision(step, call_id), self.hooks, self.gate.children,
         )  # fmt: skip
 
     async def _append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:

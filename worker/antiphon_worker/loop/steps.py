@@ -521,9 +521,15 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
     return steps
 
 
+def agent_call(call: str, place: int) -> str:
+    """Return the id of the call with which a tool call, or the function of a turn (''), waits for an agent."""
+    return f"{call}/agent-{place}"
+
+
 def open_children(entries: Sequence[JournalEntry]) -> list[str]:
     """Return the child turns of a journal whose calls have no results."""
     over = {one.result.call_id for one in entries if isinstance(one, ToolFinished)}
+    over |= {agent_call(one.call, one.place) for one in entries if isinstance(one, DurableResult)}
     return [one.child for one in entries if isinstance(one, ChildBegun) and one.call not in over]
 
 

@@ -75,11 +75,17 @@ class Children:
 
     def _bound(self, tool: ChildTool) -> Any:
         async def run(text: str, context: Context) -> str:
-            return await self._run(tool, text, context)
+            return await self.ask(tool, text, context)
 
         return tool.bound(run)
 
-    async def _run(self, tool: ChildTool, text: str, context: Context) -> str:
+    def begun(self, call_id: str) -> str:
+        """Return the name of the agent that runs for a call, or ''."""
+        found = self._found.get(call_id)
+        return found.agent if found is not None else ""
+
+    async def ask(self, tool: ChildTool, text: str, context: Context) -> str:
+        """Run an agent for the call of this context, and return its answer. Raises ``ToolError``."""
         call = context._call  # pyright: ignore[reportPrivateUsage]
         assert call is not None
         begun = self._found.get(context.call_id)
@@ -119,14 +125,14 @@ class Children:
     async def _submit(self, tool: ChildTool, text: str, begun: ChildBegun, parent: ParentTurn) -> None:
         ref = SessionRef(SessionId(begun.session), tenant=self._turn.tenant or None)
         opening = Opening(token=begun.child, parent=self._turn.session_id, tenant=ref.tenant)
-        async with self._opening:
-            await Edits(self._cells.of_session, ref, _no_wait).open(opening)
         user = self._request.user
         messages = [msgspec.structs.replace(one, by=user) for one in to_input(text)]
         work = Work(messages, queue=tool.agent.queue, tenant=ref.tenant, user=user)
         request = TurnRequest(messages, agent=tool.agent.name, user=user, parent=parent)
         turn = new_turn(ref, TurnId(begun.child), work, request, default_queue=self._turn.queue)
         with self._app.submitting(tool.agent):
+            async with self._opening:
+                await Edits(self._cells.of_session, ref, _no_wait).open(opening)
             await self._cells.of_session(begun.session).submit(turn)
 
     async def _end_of(self, begun: ChildBegun, context: Context) -> TurnRecord | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import Cells
 from antiphon_worker.app import App
@@ -16,7 +18,8 @@ async def offer_elsewhere(
     inp: LoopInput, cells: Cells, observer: Observer | None, app: App, agent: AgentSpec, attempt: Attempt,
     journal: TurnJournal,
 ) -> None:  # fmt: skip
-    """Let the model call tools that run elsewhere, in an attempt at a turn. Does nothing for an App without any."""
+    """Let the model, tools and functions call what runs elsewhere, in an attempt at a turn."""
+    inp.begin_children = partial(Children, cells, app, attempt, journal)
     if app.children:
         Children(cells, app, attempt, journal).offer(inp)
     if servers := app.servers(agent):
