@@ -25,6 +25,7 @@ A2A = ("answers", "bindings", "card", "errors", "listing", "methods", "parts", "
 OTHERS = (
     *(f"antiphon_gateway.a2a.{name}" for name in A2A),
     "antiphon_gateway.frontends.ag_ui",
+    "antiphon_gateway.mcp.questions",
     "antiphon_gateway.mcp.server",
     "antiphon_gateway.mcp.tasks",
     "antiphon_gateway.observing.",

@@ -45,7 +45,7 @@ async def run_tool(call: Call[Any, Any], agent: str, given: Any, report: Report)
         case CancelTurn():
             turn = await call.turn(given.turn_id)
             await turn.cancel(given.reason)
-            return await outcome_of(turn)
+            return await outcome_of(call, turn)
         case _:
             raise AssertionError(given)
     return await followed(call, turn, given.wait, report)
@@ -72,7 +72,7 @@ async def followed(call: Call[Any, Any], turn: AsyncTurn, seconds: float, report
         seconds = min(seconds, max(0.0, call.caller.until - time.time()))
     with call.held(), suppress(TimeoutError, Draining):
         await call.services.stopping.within(seconds, _follow(call, turn, report))
-    return await outcome_of(turn)
+    return await outcome_of(call, turn)
 
 
 async def _follow(call: Call[Any, Any], turn: AsyncTurn, report: Report) -> None:
@@ -125,13 +125,15 @@ async def decide(call: Call[Any, Any], turn: AsyncTurn, decision: Decision) -> N
     await decide_in_tree(call.client.connections.cells, turn.id, decision)
 
 
-async def outcome_of(turn: AsyncTurn) -> Outcome:
-    """Return a turn as it is now. Raises ``TurnNotFound``."""
+async def outcome_of(call: Call[Any, Any], turn: AsyncTurn) -> Outcome:
+    """Return a turn as it is now, or the one that it has steered. Raises ``TurnNotFound``."""
     info = await turn.info()
+    if info.steered_into is not None:
+        return await outcome_of(call, await call.turn(info.steered_into))
     found = Outcome(
         turn.id, turn.session_id, info.status, code=info.code or "", error=info.error or "", calls=info.calls
     )
-    if info.status == "finished" and info.steered_into is None:
+    if info.status == "finished":
         response = await turn.result()
         return replace(found, text=response.text, output=response.output)
     return found
