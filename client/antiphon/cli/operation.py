@@ -21,6 +21,8 @@ from antiphon.cli.arguments import (
     print_json,
     read_client,
     redis_urls,
+    seconds,
+    with_acts,
 )
 from antiphon.cli.terminal import ago, clock_time, printable
 from antiphon.client import AsyncClient
@@ -29,6 +31,7 @@ from antiphon.input.ids import turn_id
 from antiphon.redis.cells import prefix_of
 from antiphon.redis.deployment import CellState, cell_states, list_queues, list_workers
 from antiphon.redis.failed import FILTERS, FailedFilter
+from antiphon.redis.moving import PAUSE_SECONDS, move_cells
 from antiphon.wire.lists.inspection import not_turns
 
 _AGO = re.compile(r"(\d+)([smhd])")
@@ -191,6 +194,30 @@ def queues(argv: list[str]) -> int:
     return 1 if stranded else 0
 
 
+def _move(argv: list[str]) -> int:
+    """Move all cells to another server or cluster while they are used
+
+    Then start all clients and workers with the new URL: at the old one they are refused. If the command was
+    interrupted, run it again.
+    """
+    parser = command_parser(_move, "cells move")
+    parser.add_argument("target", metavar="URL", help="Redis URL of the new place, with as many cells")
+    parser.add_argument(
+        "--pause", metavar="SECONDS", type=seconds, default=PAUSE_SECONDS,
+        help=f"how long the writes of a cell may be paused; default: {PAUSE_SECONDS:g}",
+    )  # fmt: skip
+    add_json(parser, "print a line of JSON for each cell")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    moved = asyncio.run(move_cells(
+        options.redis_url, options.target, prefix=prefix_of(options.prefix), pause=options.pause,
+        say=lambda sentence: print(printable(sentence), file=sys.stderr, flush=True),
+    ))  # fmt: skip
+    rows = [[one.name, one.target, one.keys, one.passes, f"{one.paused_seconds:.2f} s"] for one in moved]
+    return print_found(options, moved, "cell, moved to, keys, passes, paused", rows, "")
+
+
+@with_acts({"move": _move})
 def cells(argv: list[str]) -> int:
     """List the cells with their servers, sessions, load and lag
 

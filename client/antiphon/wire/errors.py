@@ -29,7 +29,7 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
-from antiphon.wire.connection.cluster import CellsDiffer
+from antiphon.wire.connection.cluster import CellMoved, CellsDiffer
 from antiphon.wire.connection.replicated import NotReplicatedError
 from antiphon.wire.records import NewTurn
 
@@ -134,7 +134,7 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreUnavailable(f"Redis cannot be reached ({text or type(exc).__name__}).")
     if isinstance(exc, NotReplicatedError):
         return NotReplicated(_NOT_REPLICATED.format(text))
-    if isinstance(exc, CellsDiffer):
+    if isinstance(exc, CellsDiffer | CellMoved):
         return StoreUnsupported(text)
     if isinstance(exc, _OF_A_CLUSTER) or "in a cluster node" in text:
         return StoreUnsupported(_CLUSTER)

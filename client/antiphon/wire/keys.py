@@ -64,6 +64,10 @@ KINDS: tuple[Kind, ...] = (
          "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
     Kind("cells", "cells", "counter", "on a cluster: the number of cells of the deployment", "kept", lasting=True),
+    Kind("moved", "moved", "string", "with `antiphon cells move`: where the cell is now (`to`), or from where it is "
+         "copied (`from`)", "kept", lasting=True),
+    Kind("arriving", "arriving:{}", "as its original", "a copy of a key that all sessions share, until the cell has "
+         "arrived", "until the cell has arrived", lasting=True),
     Kind("gateway_secret", "gateway_secret", "string", "the secret of gateways that have none configured: it encrypts "
          "their cursors", "kept", lasting=True),
     Kind("byte_root", "byte_root", "string", "how the names of this cell's files begin in a byte store", "kept",
@@ -331,6 +335,7 @@ class Keys:
     rated_of = _Of()
     handed_out = _Of()
     bell = _Of()
+    arriving = _Of()
     control = _Of()
     schedule = _Of()
     tenant_schedules = _Of()
@@ -361,6 +366,7 @@ class Keys:
     ending = _One()
     fence = _One()
     cells = _One()
+    moved = _One()
     byte_root = _One()
     swept = _One()
     gateway_secret = _One()

@@ -59,7 +59,7 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
     source = "\n".join(
         [
             "local PREFIX, DB = ARGV[1], ARGV[2]",
-            "local DEPLOYMENT = PREFIX",  # for what is no key
+            "local DEPLOYMENT = string.match(PREFIX, '^[^:]+')",  # the same in each of its cells
             f"local WITH_FILES = '{WITH_FILES}'",
             f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
             _bind(arguments),

@@ -28,7 +28,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
-from antiphon.wire.connection.cluster import FIRST_TAG, OfCell, Place, each_cell
+from antiphon.text import text_of
+from antiphon.wire.connection.cluster import FIRST_TAG, CellMoved, OfCell, Place, each_cell
 from antiphon.wire.connection.pipeline import ScriptRedis
 from antiphon.wire.connection.replicated import REPLICATED, ReplicatedLine
 from antiphon.wire.keys import Keys
@@ -157,10 +158,18 @@ def _opened(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
     return ScriptRedis.from_pool(pool)
 
 
-class _Closing:
-    """A pool that closes every connection after it was closed, including those opened later."""
+class _OfCells:
+    """A pool of connections to a cell. When it is closed, it also closes the connections that are opened later."""
+
+    moved_key = ""
+    """The key at which a cell that was moved names its place. Each new connection reads it."""
 
     _closed = False
+
+    def make_connection(self) -> Any:
+        connection: Any = super().make_connection()  # type: ignore[misc]
+        connection.moved_key = self.moved_key
+        return connection
 
     async def aclose(self) -> None:
         self._closed = True
@@ -172,7 +181,7 @@ class _Closing:
         await super().release(connection)  # type: ignore[misc]
 
 
-class _Pool(_Closing, BlockingConnectionPool):
+class _Pool(_OfCells, BlockingConnectionPool):
     pass
 
 
@@ -188,7 +197,7 @@ class CellPool(_Pool):
         return connection
 
 
-class _SentinelPool(_Closing, SentinelConnectionPool):
+class _SentinelPool(_OfCells, SentinelConnectionPool):
     pass
 
 
@@ -209,6 +218,9 @@ class _Cancellable:
 
     of_cluster = False
     """Whether the server is to be a node of a cluster."""
+
+    moved_key = ""
+    """The key at which a cell that was moved names its place."""
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
@@ -250,17 +262,24 @@ class _Cancellable:
     async def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
         """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster, and is not to be.
 
-        HELLO needs no right that our users lack, and changes nothing here. A server that refuses it is served.
+        Raises ``CellMoved`` if the cell was moved away. HELLO and GET change nothing here, and a server that refuses
+        them is served.
         """
         await super().on_connect_check_health(*args, **options)  # type: ignore[misc]
-        await self.send_command("HELLO", check_health=False)
-        try:
-            facts = await self.read_response()
-        except (ResponseError, AuthenticationError):
-            return
+        asked = [("HELLO",), *([("GET", self.moved_key)] if self.moved_key else [])]
+        await self.send_packed_command(self.pack_commands(asked), check_health=False)
+        facts, *moved = [await self._answer() for _ in asked]
         in_cluster = dict(zip(facts[::2], facts[1::2], strict=False)).get(b"mode") == b"cluster"
         if in_cluster and not self.of_cluster:
             raise ClusterError("the server is part of a Redis Cluster")
+        check_here(text_of(moved[0]) if moved and moved[0] else "")
+
+    async def _answer(self: Any) -> Any:
+        """Return the next answer; nothing if the server refuses the command, or this key's slot is elsewhere."""
+        try:
+            return await super().read_response()  # type: ignore[misc]
+        except (ResponseError, AuthenticationError):
+            return ()
 
     async def send_packed_command(
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
@@ -284,6 +303,18 @@ class _Cancellable:
         except BaseException:
             await self.disconnect(nowait=True)
             raise
+
+
+def check_here(moved: str) -> None:
+    """Raise ``CellMoved`` if this is what a cell that was moved away has at its key.
+
+    Raises ``ConnectionError`` while the cell is copied here.
+    """
+    word, _, place = moved.partition(" ")
+    if word == "to":
+        raise CellMoved(f"This cell was moved to {place}: write that URL, with its user and password.")
+    if word == "from":
+        raise RedisConnectionError(f"the cell is being copied here from {place.partition(' ')[0]}")
 
 
 class _Managed:
@@ -358,6 +389,14 @@ def name_of(redis: Redis) -> str:
     return f"{getattr(pool, 'service_name', '') or address}/{database_of(redis)}"
 
 
+def place_of(url: str) -> str:
+    """Return the URL of a server or a cluster without its user, its password and its options, as others may use it."""
+    parts = urlsplit(url)
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in ("cells", "db")])
+    path = parts.path if parts.path.strip("/") or parts.scheme == "unix" else ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}{'?' if query else ''}{query}"
+
+
 def node_of(redis: Redis) -> str:
     """Return the address of a client's server; on a cluster that of the node that has the cell's slot, if known."""
     pool = redis.connection_pool
@@ -375,6 +414,7 @@ def keys_of(redis: Redis, prefix: str) -> Keys:
         keys = Keys(prefix, pool.place.tag)
     if replicated is not None:
         replicated.counter = keys.fence
+    cast("Any", pool).moved_key = keys.moved
     return keys
 
 

@@ -154,7 +154,7 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
     for job in jobs:
         pipe.hget(cast("Any", cell.keys.of_rq("rq_job", "").encode() + job), "ant_prefix")
     prefixes = await asked(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
-    return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.prefix for prefix in prefixes]
+    return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.deployment for prefix in prefixes]
 
 
 async def places_of_sessions(cell: Cell, sessions: Iterable[str]) -> list[Place]:

@@ -1,0 +1,334 @@
+"""Moves a cell to another server: copies it while it is used, freezes its writes for the last changes, and switches it.
+
+Four steps of which each can be repeated, by this mover or by another one after it died:
+
+1. The target has a marker that names the source (``from``). No process is served there until the cell has arrived.
+2. Passes over all keys copy those whose content differs from the last pass, until a pass is short. Then the source
+   pauses all writes, for a limited time, and one more pass copies the rest.
+3. One script at the source checks that nothing was written since the pause began, and leaves a marker (``to``).
+4. One script at the target puts the shared keys in place and removes the marker.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from antiphon.errors import StoreUnavailable, StoreUnsupported, UsageError
+from antiphon.text import text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked, unexpected
+from antiphon.wire.keys import SHARED, Keys
+from antiphon.wire.scripts import load_script
+
+T = TypeVar("T")
+
+OLDEST = 7
+BATCH = 200
+COPIED_AT_ONCE = 20
+MOST_PASSES = 20
+NOT_COPIED = ("moved", "cells")
+RQ_QUEUES = "rq:queues"
+MARKS = """
+local found = {}
+for i, key in ipairs(ARGV) do
+  local dump = redis.call('DUMP', key)
+  found[i] = dump and string.sub(dump, -8) .. ' ' .. redis.call('PEXPIRETIME', key) or ''
+end
+return found
+"""
+"""The checksum of each key's content, and when the key expires."""
+
+
+class MovedCell(Struct):
+    """A cell that was moved: how many keys it has, how often it was copied, and how long its writes were paused."""
+
+    name: str
+    target: str
+    keys: int = 0
+    passes: int = 0
+    paused_seconds: float = 0.0
+
+
+class Mover:
+    """Moves one cell. ``source`` and ``target`` are two places of it, each with its URL without a password.
+
+    Writes are paused for at most ``pause`` seconds. ``say`` is given a sentence about each pass.
+    """
+
+    def __init__(
+        self, source: tuple[Cell, str], target: tuple[Cell, str], *, pause: float, say: Callable[[str], None]
+    ) -> None:
+        self._source, self._from = source
+        self._target, self._to = target
+        for cell in (self._source, self._target):
+            cast("Any", cell.redis.connection_pool).moved_key = ""  # served in spite of the markers
+        self._pause = pause
+        self._say = say
+        self._marker = f"from {self._from} {secrets.token_hex(8)}"
+        self._copied: dict[bytes, bytes] = {}  # the keys of the target, with the marks of their originals
+        self._done = MovedCell(self._source.name, self._to)
+
+    async def move(self) -> MovedCell:
+        """Move the cell, or end what a mover before this one began. Raises ``StoreError`` and ``UsageError``."""
+        await self._check_servers()
+        if await self._marker_of(self._source) != f"to {self._to}":
+            await self._begin()
+            await self._copy_until_short()
+            await self._remove_others()
+            await self._switch()
+        else:
+            self._marker = await self._marker_of(self._target)
+        await self._arrive()
+        await self._remove_source()
+        return self._done
+
+    async def _check_servers(self) -> None:
+        for cell, place in ((self._source, self._from), (self._target, self._to)):
+            found: dict[str, Any] = await asked(cell.redis.info("server"))
+            version = str(found.get("redis_version", "0"))
+            if int(version.partition(".")[0]) < OLDEST:
+                raise StoreUnsupported(
+                    f"A cell moves between servers of version 7 or newer: {place} has {version}."
+                )
+
+    async def _begin(self) -> None:
+        """Close the target to all processes. Raises ``UsageError`` if something else is there."""
+        there = await self._marker_of(self._target)
+        place = there.partition(" ")[2].partition(" ")[0]
+        if (there and place != self._from) or (not there and await self._has_keys(self._target)):
+            what = f"has the marker {there!r}" if there else "has keys of a deployment"
+            raise UsageError(f"{self._to} {what}: a cell moves only to a place that is empty.")
+        away = await self._marker_of(self._source)
+        if away:
+            raise UsageError(f"{self._from} does not have the cell: its marker is {away!r}.")
+        keys = self._target.keys
+        pipe = self._target.redis.pipeline(transaction=True)
+        pipe.set(keys.moved, self._marker)
+        for key in guards(keys):
+            pipe.set(key, "moved")
+        await asked(pipe.execute())
+
+    async def _copy_until_short(self) -> None:
+        seconds = 0.0
+        for _ in range(MOST_PASSES):
+            began = time.monotonic()
+            copied = await self._pass()
+            seconds = time.monotonic() - began
+            self._say(f"{self._done.name}: copied {copied} of {self._done.keys} keys in {seconds:.1f} s.")
+            if seconds <= self._pause / 2:
+                return
+        raise StoreUnavailable(
+            f"A pass over the keys takes {seconds:.1f} s, and writes may be paused for {self._pause:g} s only. "
+            f"Nothing was switched: run the command again with --pause {seconds * 3:.0f}."
+        )
+
+    async def _switch(self) -> None:
+        """Copy what is left while the source accepts no writes, and leave it. Raises ``StoreUnavailable``."""
+        source, leave = (
+            self._source,
+            load_script("moving/leave", self._source.clock, self._source.keys.tag != ""),
+        )
+        redis: Any = source.redis
+        await asked(redis.execute_command("SCRIPT LOAD", leave.source))
+        began = time.monotonic()
+        try:
+            await asked(redis.execute_command("CLIENT PAUSE", round(self._pause * 1000), "WRITE"))
+            frozen = await self._written()
+            await self._pass()
+            self._check_jobs()
+            arguments = self._to, *frozen, *guards(source.keys)
+            pipe: Any = redis.pipeline(transaction=False)
+            pipe.execute_command("CLIENT UNPAUSE")  # what waits until now runs after all of these
+            pipe.execute_command(
+                "EVALSHA", leave.sha, *source.keys.declared, source.keys.prefix, source.database, *arguments
+            )
+            pipe.execute_command("CLIENT KILL", "TYPE", "normal", "SKIPME", "yes")
+            pipe.execute_command("CLIENT KILL", "TYPE", "pubsub")
+            _, answer, *_ = await asked(pipe.execute())
+        except BaseException:
+            await self._thaw()
+            raise
+        self._done.paused_seconds = round(time.monotonic() - began, 3)
+        match answer:
+            case [b"LEFT"]:
+                return
+            case [b"WRITTEN"]:
+                raise StoreUnavailable(
+                    f"The last pass took longer than writes may be paused ({self._pause:g} s), or the primary changed. "
+                    "Nothing was switched: run the command again, with a longer --pause."
+                )
+            case [b"MOVED", place]:
+                raise UsageError(f"The cell has moved in the meantime: {text_of(place)}.")
+            case _:
+                raise unexpected("moving/leave", answer)
+
+    async def _thaw(self) -> None:
+        try:
+            await self._source.redis.client_unpause()
+        except (RedisError, OSError):
+            self._say(
+                f"{self._from} cannot be reached; its writes continue after {self._pause:g} s by themselves."
+            )
+
+    async def _arrive(self) -> None:
+        keys = self._target.keys
+        shared = [one for name, key in shared_keys(keys).items() for one in (key, keys.arriving(name))]
+        match await self._target.run("moving/arrive", self._marker, *shared):
+            case [b"ARRIVED"]:
+                return
+            case _:
+                raise self._superseded()
+
+    async def _pass(self) -> int:
+        """Copy each key that is not as it was at the last pass; return how many those are."""
+        seen: set[bytes] = set()
+        copied = 0
+        async for keys in keys_of_cell(self._source):
+            marks: Any = await self._marks(keys)
+            there = [(key, self._place_of(key), mark) for key, mark in zip(keys, marks, strict=True) if mark]
+            seen.update(place for _, place, _ in there)
+            changed = [one for one in there if self._copied.get(one[1]) != one[2]]
+            for some in _in_parts(changed, COPIED_AT_ONCE):
+                await self._copy([key for key, *_ in some], [place for _, place, _ in some])
+                self._copied.update((place, mark) for _, place, mark in some)
+            copied += len(changed)
+        gone = [place for place in self._copied if place not in seen]
+        await self._remove(gone)
+        for place in gone:
+            del self._copied[place]
+        await self._copy_queues()
+        self._done.keys, self._done.passes = len(self._copied), self._done.passes + 1
+        return copied + len(gone)
+
+    async def _marks(self, keys: Sequence[bytes]) -> list[bytes]:
+        redis: Any = self._source.redis
+        return await asked(redis.execute_command("EVAL_RO", MARKS, *self._source.keys.declared, *keys))
+
+    async def _copy(self, keys: Sequence[bytes], places: Sequence[bytes]) -> None:
+        pipe: Any = self._source.redis.pipeline(transaction=True)
+        for key in keys:
+            pipe.pttl(key)
+            pipe.dump(key)
+        found = await asked(pipe.execute())
+        copies = zip(places, found[::2], found[1::2], strict=True)
+        await self._restore(
+            [value for place, left, dump in copies for value in (place, max(0, left), dump or b"")]
+        )
+
+    async def _copy_queues(self) -> None:
+        """Copy the names of RQ's queues, which are keys themselves."""
+        source, target = self._source.keys, self._target.keys
+        found: Any = await asked(self._source.redis.smembers(source.of_rq("rq_queues")))
+        draft = target.arriving("draft")
+        pipe: Any = self._target.redis.pipeline(transaction=True)
+        pipe.delete(draft)
+        for name in found:
+            pipe.sadd(draft, target.rq.encode() + name.removeprefix(source.rq.encode()))
+        pipe.dump(draft)
+        pipe.delete(draft)
+        *_, dump, _ = await asked(pipe.execute())
+        await self._restore([target.arriving(RQ_QUEUES), 0, dump or b""])
+
+    async def _remove(self, places: Sequence[bytes]) -> None:
+        for some in _in_parts(places, BATCH):
+            await self._restore([value for place in some for value in (place, 0, b"")])
+
+    async def _restore(self, copies: Sequence[Any]) -> None:
+        match await self._target.run("moving/restore", self._marker, *copies):
+            case [b"RESTORED"]:
+                return
+            case _:
+                raise self._superseded()
+
+    def _superseded(self) -> UsageError:
+        return UsageError(f"Another `antiphon cells move` has copied this cell to {self._to} since.")
+
+    def _check_jobs(self) -> None:
+        """Raise ``UsageError`` if other programs use RQ in this database: they would lose their jobs."""
+        keys = self._target.keys
+        jobs, turns = keys.of_rq("rq_job", "").encode(), keys.turn("").encode()
+        for place in self._copied:
+            job = place.removeprefix(jobs)
+            if job != place and turns + job not in self._copied:
+                raise UsageError(
+                    f"RQ's job {text_of(job)} is not a turn of this deployment, and all of RQ's keys would move with "
+                    "the cell: delete the job, or move the deployment into a database of its own."
+                )
+
+    async def _remove_others(self) -> None:
+        """Remove what an earlier mover has copied and is no longer at the source."""
+        keys = self._target.keys
+        known = {*guards(keys), keys.arriving(RQ_QUEUES)}
+        async for found in keys_of_cell(self._target):
+            await self._remove(
+                [key for key in found if key not in self._copied and text_of(key) not in known]
+            )
+
+    async def _remove_source(self) -> None:
+        """Remove the keys of the cell that has moved. What refuses writes there stays."""
+        left = set(guards(self._source.keys))
+        async for found in keys_of_cell(self._source):
+            if old := [key for key in found if text_of(key) not in left]:
+                await asked(self._source.redis.unlink(*old))
+
+    def _place_of(self, key: bytes) -> bytes:
+        """Return where the copy of a key is. A shared key gets its own name when the cell has arrived."""
+        source, target = self._source.keys, self._target.keys
+        own = f"{source.prefix}:".encode()
+        if not key.startswith(own):
+            return target.rq.encode() + key.removeprefix(source.rq.encode())
+        name = key.removeprefix(own)
+        return f"{target.prefix}:{'arriving:' if text_of(name) in SHARED else ''}".encode() + name
+
+    async def _written(self) -> tuple[str, int]:
+        """Return which process the source is, and how many changes it has made: that grows with each write."""
+        server: dict[str, Any] = await asked(self._source.redis.info("server"))
+        writes: dict[str, Any] = await asked(self._source.redis.info("persistence"))
+        return str(server["run_id"]), int(writes["rdb_changes_since_last_save"])
+
+    @staticmethod
+    async def _marker_of(cell: Cell) -> str:
+        return text_of(await asked(cell.redis.get(cell.keys.moved)))
+
+    @staticmethod
+    async def _has_keys(cell: Cell) -> bool:
+        async for _ in keys_of_cell(cell):
+            return True
+        return False
+
+
+def _in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+async def keys_of_cell(cell: Cell) -> AsyncIterator[list[bytes]]:
+    """Go over the keys of a cell that move with it, each at least once. Its workers note themselves again."""
+    keys = cell.keys
+    left_out = {keys.of(kind).encode() for kind in NOT_COPIED} | {keys.of_rq("rq_queues").encode()}
+    workers = keys.of_rq("rq_worker", "").encode(), keys.of_rq("rq_workers").encode()
+    for stem in (keys.prefix, keys.rq):
+        cursor = 0
+        while True:
+            answer: Any = await asked(cell.redis.scan(cursor, match=f"{stem}:*", count=BATCH))
+            cursor = int(answer[0])
+            if found := [key for key in set(answer[1]) - left_out if not key.startswith(workers)]:
+                yield found
+            if not cursor:
+                break
+
+
+def shared_keys(keys: Keys) -> dict[str, str]:
+    """Return the keys that all sessions of a cell share, by their names."""
+    shared = {name: f"{keys.prefix}:{name}" for name in SHARED if name not in NOT_COPIED}
+    return shared | {RQ_QUEUES: keys.of_rq("rq_queues")}
+
+
+def guards(keys: Keys) -> list[str]:
+    """Return the shared keys that no release can use when they contain a word."""
+    return [key for name, key in shared_keys(keys).items() if SHARED.get(name) != "string"]

@@ -1,0 +1,361 @@
+"""`antiphon cells move`: a cell is copied while it is used, and is at one place at every moment."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from support import forks
+from support.clusters import Cluster
+from support.ensemble import Ensemble, open_ensemble
+from support.servers import RedisServer
+
+from antiphon.client import AsyncClient
+from antiphon.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnsupported, UsageError
+from antiphon.redis.moving import move_cells
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import cell_urls, open_redis
+from antiphon.wire.moving import Mover, guards, keys_of_cell
+
+COMMAND = str(Path(sys.executable).with_name("antiphon"))
+
+pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
+
+
+@pytest.fixture
+def cluster(server_kind):
+    with Cluster(server_kind, primaries=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def other(server_kind):
+    """The URL of a second, empty server."""
+    with RedisServer(server_kind) as server:
+        yield server.url
+
+
+@contextlib.asynccontextmanager
+async def cell_at(url, *, checked=True):
+    """The cell of a URL; as a release that knows nothing of moves if its connections are not ``checked``."""
+    (place,) = cell_urls(url)
+    cell = Cell(open_redis(place, retries=0))
+    if not checked:
+        cell.redis.connection_pool.moved_key = ""
+    try:
+        yield cell
+    finally:
+        await cell.redis.aclose()
+
+
+READERS = {
+    "string": lambda redis, key: redis.get(key),
+    "hash": lambda redis, key: redis.hgetall(key),
+    "list": lambda redis, key: redis.lrange(key, 0, -1),
+    "set": lambda redis, key: redis.smembers(key),
+    "zset": lambda redis, key: redis.zrange(key, 0, -1, withscores=True),
+    "stream": lambda redis, key: redis.xrange(key),
+}
+
+
+async def value_of(redis, key):
+    return await READERS[(await redis.type(key)).decode()](redis, key)
+
+
+async def content(url):
+    """All keys of the cell but those that refuse calls, with their values, without the names of its place."""
+    found = {}
+    async with cell_at(url, checked=False) as cell:
+        async for keys in keys_of_cell(cell):
+            for key in keys:
+                kept = key.decode().replace(cell.keys.prefix, "ant", 1).replace(cell.keys.rq, "rq", 1)
+                found[kept] = (await value_of(cell.redis, key), await cell.redis.pttl(key) > 0)
+        queues = await cell.redis.smembers(cell.keys.of_rq("rq_queues"))
+        found["queues"] = {name.decode().replace(cell.keys.rq, "rq", 1) for name in queues}
+    return found
+
+
+async def move(source, target, **options):
+    said = []
+    moved = await move_cells(source, target, prefix="ant", say=said.append, **options)
+    return moved, said
+
+
+async def some_work(client):
+    """Sessions in several states: idle, with a turn that waits, and with one that is delayed."""
+    await client.submit("queued", "Hi", agent="a")
+    await client.submit("queued", "and again", agent="a", tenant=None)
+    await client.submit("delayed", "later", agent="a", delay=3600)
+    await client.schedules("queued").set("daily", "Report", every=86400, agent="a")
+
+
+@pytest.fixture
+def worked(redis_url):
+    """The URL of a server with some work."""
+
+    async def submit():
+        async with AsyncClient(redis_url) as client:
+            await some_work(client)
+
+    asyncio.run(submit())
+    return redis_url
+
+
+async def test_everything_of_a_cell_is_at_the_new_place_and_nothing_at_the_old_one(worked, cluster):
+    before, target = await content(worked), cluster.url(1)
+    (moved,), said = await move(worked, target)
+    assert await content(target) == before
+    assert moved.keys == len(before) - 1
+    assert said
+    async with cell_at(worked, checked=False) as cell:
+        left = [key.decode() async for keys in keys_of_cell(cell) for key in keys]
+        assert set(left) <= set(guards(cell.keys))
+    async with AsyncClient(target) as client:
+        assert {row.session_id async for row in client.sessions()} == {"queued", "delayed"}
+    (back,), _ = await move(target, worked)
+    assert await content(worked) == before
+    assert back.keys == moved.keys
+
+
+async def test_turns_run_while_their_cell_is_copied_and_none_is_lost_or_repeated(
+    redis_url, cluster, tmp_path
+):
+    target, accepted = cluster.url(1), list[str]()
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        async with ensemble.worker(lease=2):
+            await (await ensemble.submit("s", "words:20 tool:note")).result(60)
+            held = await ensemble.submit("held", "words:5 gate:g")
+            await ensemble.waits("g")
+            moving = asyncio.create_task(move(redis_url, target))
+
+            async def submit_many():
+                for number in count():
+                    if moving.done():
+                        await moving
+                    turn = await ensemble.submit(f"load-{number % 5}", f"Hi {number}", key=f"k{number}")
+                    accepted.append(turn.id)
+
+            with pytest.raises(StoreError) as refused:
+                await submit_many()
+            (moved,), _ = await moving
+            assert moved.passes >= 2
+            assert isinstance(refused.value, StoreUnavailable | StoreUnsupported | CorruptRecord)
+            with pytest.raises(StoreUnsupported, match="This cell was moved to redis"):
+                await ensemble.client.snapshot("s")
+        ensemble.stage.open("g")
+        async with AsyncClient(target) as client:
+            there = Ensemble(target, ensemble.stage, None, client)
+            async with there.worker(url=cell_urls(target)[0], lease=2):
+                for turn in [held.id, *accepted]:
+                    await (await client.turn(turn)).result(60)
+                again = await there.submit("load-0", "Hi 0", key="k0")
+                assert again.id == accepted[0]
+                await there.whole("s", "held", *(f"load-{number}" for number in range(5)))
+
+
+async def refused_by(url):
+    """The errors of calls there: of each way to a cell, and of a release that knows nothing of moves."""
+    async with AsyncClient(url, retries=0) as client:
+        for call in (
+            client.submit("new", "Hi", agent="a"),
+            client.snapshot("queued"),
+            anext(client.subscribe("queued", 0)),
+            anext(aiter(client.sessions())),
+        ):
+            with pytest.raises(StoreError) as found:
+                await asyncio.wait_for(call, 30)
+            yield found.value
+
+
+async def refuses_older_releases(url):
+    async with cell_at(url, checked=False) as cell:
+        with contextlib.suppress(StoreError):
+            assert not (await cell.claim("w", "t", lease_ms=1000, limit=1, queues=["antiphon"])).turns
+        with pytest.raises(StoreError):
+            await cell.reap()
+    async with AsyncClient(url) as client:
+        for cell in client.connections.cells:
+            cell.redis.connection_pool.moved_key = ""
+        with pytest.raises(StoreError):
+            await client.submit("new", "Hi", agent="a")
+        with pytest.raises(StoreError):
+            await client.submit("queued", "Hi", agent="a")
+
+
+async def test_the_old_place_refuses_every_call_of_every_release(worked, other):
+    async with AsyncClient(worked) as connected:
+        await connected.snapshot("queued")
+        await move(worked, other)
+        with pytest.raises(StoreUnsupported, match=f"This cell was moved to {other.removesuffix('/0')}"):
+            await connected.snapshot("queued")
+    assert [type(error) async for error in refused_by(worked)] == [StoreUnsupported] * 4
+    await refuses_older_releases(worked)
+
+
+async def test_a_worker_that_holds_a_turn_at_the_old_place_changes_nothing_there(worked, other):
+    async with cell_at(worked, checked=False) as cell:
+        (turn, *_) = (await cell.claim("w", "t", lease_ms=60_000, limit=1, queues=["antiphon"])).turns
+        await move(worked, other)
+        assert await cell.append_step(turn, length=0, step=1, entries=[b"{}"], bodies=[]) == "SUPERSEDED"
+        assert await cell.finish(turn, "finished", bodies=[]) is False
+        assert await cell.renew("w", [(turn.session_id, turn.fence)], lease_ms=1000) == ["SUPERSEDED"]
+    async with cell_at(other) as cell:
+        assert await cell.renew("w", [(turn.session_id, turn.fence)], lease_ms=1000) == [""]
+
+
+STEPS = ("_begin", "_pass", "_copy", "_remove_others", "_switch", "_arrive", "_remove_source")
+
+
+class Died(Exception):
+    """The mover is no more."""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_mover_that_dies_at_any_step_is_followed_by_another_one(
+    monkeypatch, worked, other, step, after
+):
+    before, whole = await content(worked), getattr(Mover, step)
+
+    async def dies(mover, *arguments):
+        if after:
+            await whole(mover, *arguments)
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, step, dies)
+        patch.setattr(Mover, "_thaw", lambda _: asyncio.sleep(0))
+        with pytest.raises(Died):
+            await move(worked, other, pause=0.5)
+    left = STEPS.index(step) >= STEPS.index("_arrive") or (step, after) == ("_switch", True)
+    if not left:
+        async with AsyncClient(worked) as client:  # thawed by itself
+            assert await client.snapshot("queued")
+            await client.submit("later", "Hi", agent="a")
+            await client.session("delayed").delete()
+        before = await content(worked)
+    await move(worked, other)
+    assert await content(other) == before
+    async with AsyncClient(worked) as client:
+        with pytest.raises(StoreUnsupported, match="This cell was moved"):
+            await client.snapshot("queued")
+
+
+async def test_the_new_place_refuses_every_call_until_the_cell_has_arrived(monkeypatch, worked, other):
+    async def dies(_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "_switch", dies)
+        with pytest.raises(Died):
+            await move(worked, other)
+    async with AsyncClient(other, retries=0) as client:
+        with pytest.raises(StoreUnavailable, match="the cell is being copied here from redis"):
+            await client.submit("new", "Hi", agent="a")
+        with pytest.raises(StoreUnavailable, match="the cell is being copied here from redis"):
+            await client.snapshot("queued")
+    await refuses_older_releases(other)
+
+
+async def test_nothing_is_switched_if_something_was_written_after_the_last_copy(monkeypatch, worked, other):
+    frozen = Mover._written
+
+    async def thawed_too_early(mover):
+        found = await frozen(mover)
+        with Redis.from_url(worked) as redis:
+            redis.client_unpause()
+            redis.set("written", 1)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "_written", thawed_too_early)
+        with pytest.raises(StoreUnavailable, match="Nothing was switched"):
+            await move(worked, other)
+    async with AsyncClient(worked) as client:
+        await client.submit("later", "Hi", agent="a")
+    before = await content(worked)
+    await move(worked, other)
+    assert await content(other) == before
+
+
+async def test_of_two_movers_the_earlier_one_writes_nothing_after_the_later_one_has_begun(
+    monkeypatch, worked, other
+):
+    copying, go_on, copy = asyncio.Event(), asyncio.Event(), Mover._copy
+
+    async def waits(mover, *arguments):
+        if not copying.is_set():
+            copying.set()
+            await go_on.wait()
+        await copy(mover, *arguments)
+
+    monkeypatch.setattr(Mover, "_copy", waits)
+    first = asyncio.create_task(move(worked, other))
+    await copying.wait()
+    await move(worked, other)
+    async with AsyncClient(other) as client:
+        await client.session("queued").delete()
+    before = await content(other)
+    go_on.set()
+    with pytest.raises(UsageError, match="Another `antiphon cells move` has copied this cell"):
+        await first
+    assert await content(other) == before
+
+
+async def test_a_cell_moves_only_to_a_place_that_is_empty(worked, other):
+    async with AsyncClient(other) as client:
+        await client.submit("s", "Hi", agent="a")
+    before = await content(other)
+    with pytest.raises(
+        UsageError, match="has keys of a deployment: a cell moves only to a place that is empty"
+    ):
+        await move(worked, other)
+    with pytest.raises(UsageError, match="a cell moves only to a place that is empty"):
+        await move(worked, worked)
+    assert await content(other) == before
+
+
+async def test_jobs_of_other_programs_are_not_taken_along(worked, other):
+    with Redis.from_url(worked) as redis:
+        redis.hset("rq:job:of-another-program", "data", "x")
+    with pytest.raises(UsageError, match="RQ's job of-another-program is not a turn of this deployment"):
+        await move(worked, other)
+    async with AsyncClient(worked) as client:
+        await client.submit("later", "Hi", agent="a")
+
+
+@pytest.mark.one_server
+async def test_a_number_of_cells_does_not_change(redis_url):
+    for source, target in (
+        (redis_url, "redis+cluster://h:1?cells=64"),
+        ("redis+cluster://h:1?cells=2", "redis+cluster://i:1?cells=4"),
+        (f"{redis_url},redis://h:1", "redis+cluster://h:1?cells=2"),
+    ):
+        with pytest.raises(UsageError, match="cells cannot move to"):
+            await move(source, target)
+    for pause in (0, 301):
+        with pytest.raises(UsageError, match="pause="):
+            await move(redis_url, "redis://h:1", pause=pause)
+
+
+async def test_all_cells_of_a_cluster_move_to_another_one_with_the_command(cluster, server_kind):
+    source = cluster.url(4)
+    async with AsyncClient(source) as client:
+        for number in range(8):
+            await client.submit(f"s{number}", "Hi", agent="a")
+    with Cluster(server_kind, primaries=1) as second:
+        target = second.url(4)
+        done = forks.run([COMMAND, "cells", "move", target, "--json", "--redis-url", source])
+        assert done.returncode == 0, done.stderr
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["name"] for row in rows] == [f"cell-{number}" for number in range(4)]
+        assert all(row["target"] == target and row["keys"] for row in rows)
+        async with AsyncClient(target) as client:
+            assert {row.session_id async for row in client.sessions()} == {f"s{n}" for n in range(8)}
+        async with AsyncClient(source) as client:
+            with pytest.raises(StoreUnsupported, match=r"This cell was moved to redis\+cluster"):
+                await client.submit("s0", "Hi", agent="a")
