@@ -24,6 +24,7 @@ IMPORTED = re.compile(r'^import .*"(\..+)";$|\bimport\("(\..+)"\)', re.MULTILINE
 A2A = ("answers", "bindings", "card", "errors", "listing", "methods", "parts", "tasks")
 OTHERS = (
     *(f"antiphon_gateway.a2a.{name}" for name in A2A),
+    "antiphon_worker.a2a",
     "antiphon_gateway.frontends.ag_ui",
     "antiphon_gateway.mcp.questions",
     "antiphon_gateway.mcp.server",

@@ -7,12 +7,12 @@ import logging
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from antiphon.errors import ToolError, ToolRaised
 from antiphon.input.parameters import is_credential
-from antiphon.mcp import MCP, Requester
+from antiphon.mcp import Auth, Requester
 from antiphon.tools.threads import Threads
 from antiphon_worker.loop.toolbox import is_stop
 
@@ -26,13 +26,28 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _THREADS = Threads(limit=16)
 
 
+class Declared(Protocol):
+    """A server or an agent that is called with the credentials of users, and with headers for all of them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def auth(self) -> Auth | None: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def env(self) -> Mapping[str, str]: ...
+
+
 class Credentials:
     """The headers that a connection sends for its user. Earlier ones are remembered, as a call may still use them.
 
     ``server`` may have declared credentials for all users: in ``headers=``, in ``env=`` and in its URL.
     """
 
-    def __init__(self, server: MCP) -> None:
+    def __init__(self, server: Declared) -> None:
         self.headers: Mapping[str, str] = {}
         declared = [*server.headers.items(), *server.env.items(), *parse_qsl(urlsplit(server.url).query)]
         self._of_all = _secrets(value for name, value in declared if is_credential(name))
@@ -71,7 +86,7 @@ def _secrets(values: Iterable[str]) -> frozenset[str]:
     return frozenset({part for part in parts if len(part) >= SHORTEST})
 
 
-async def headers_for(server: MCP, requester: Requester) -> Mapping[str, str]:
+async def headers_for(server: Declared, requester: Requester) -> Mapping[str, str]:
     """Return the headers with the credentials of a user: what ``auth=`` returns now.
 
     Raises ``ToolError``: that of the function, or one without any text of its own.
@@ -87,7 +102,7 @@ async def headers_for(server: MCP, requester: Requester) -> Mapping[str, str]:
         if is_stop(exc):
             raise
         log.warning(
-            "auth= of the MCP server %s raised %s", server.name, type(exc).__name__,
+            "auth= of %s raised %s", server.name, type(exc).__name__,
             extra={"action": "mcp_auth_failed", "server": server.name},
         )  # fmt: skip
         raise ToolRaised(
@@ -96,7 +111,7 @@ async def headers_for(server: MCP, requester: Requester) -> Mapping[str, str]:
     headers = {"Authorization": f"Bearer {found}"} if isinstance(found, str) else found or {}
     if not isinstance(headers, Mapping) or not _sendable(cast("Mapping[Any, Any]", headers).items()):
         log.error(
-            "auth= of the MCP server %s must return a token, a dictionary of headers or None, and returned %s",
+            "auth= of %s must return a token, a dictionary of headers or None, and returned %s",
             server.name, type(found).__name__, extra={"action": "mcp_auth_failed", "server": server.name},
         )  # fmt: skip
         raise ToolRaised(f"The credentials for {server.name} could not be resolved.")

@@ -1,9 +1,10 @@
-"""Tools that run elsewhere: agents as tools, and the tools of MCP servers."""
+"""Tools that run elsewhere: agents as tools, remote agents, and the tools of MCP servers."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from antiphon.a2a import RemoteAgent
 from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import Cells
 from antiphon_worker.app import App
@@ -22,6 +23,10 @@ async def offer_elsewhere(
     inp.begin_children = partial(Children, cells, app, attempt, journal)
     if app.children:
         Children(cells, app, attempt, journal).offer(inp)
+    if any(isinstance(one, RemoteAgent) for one in inp.tools):
+        from antiphon_worker.a2a import bound_tools
+
+        inp.tools = bound_tools(inp.tools, attempt.turn.tenant or None, attempt.request.user)
     if servers := app.servers(agent):
         from antiphon_worker.mcp.turn import offer_tools
         from antiphon_worker.process.changed_tools import ChangedTools

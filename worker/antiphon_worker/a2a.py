@@ -1,0 +1,340 @@
+"""Calls of agents of other systems by A2A. Nothing here is imported before a turn has such a tool.
+
+The id of the task is a step in the journal: after a crash, any worker waits for the same task. The message that begins
+it has the same id each time. What the other agent asks suspends the turn, as a question of an MCP server does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from typing import Any
+
+import httpx
+import msgspec
+from a2a.client import A2ACardResolver, A2AClientError, Client, ClientConfig, ClientFactory
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import A2AError
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from antiphon.a2a import RemoteAgent
+from antiphon.errors import EventTimeout, StepFailed, ToolError, ToolRaised
+from antiphon.input.limits import LIMITS
+from antiphon.mcp import Requester
+from antiphon.model import File, Image, Text
+from antiphon.tools import Context, Tool
+from antiphon.tools.durable import LONGEST_SLEEP
+from antiphon_worker.mcp.credentials import Credentials, headers_for
+from antiphon_worker.mcp.questions import MOST_ROUNDS, durable_of
+
+BINDINGS = ["JSONRPC", "HTTP+JSON"]
+ENDED = (
+    pb.TASK_STATE_COMPLETED, pb.TASK_STATE_FAILED, pb.TASK_STATE_CANCELED, pb.TASK_STATE_REJECTED,
+)  # fmt: skip
+STOPPED = (*ENDED, pb.TASK_STATE_INPUT_REQUIRED, pb.TASK_STATE_AUTH_REQUIRED)
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+READ_SECONDS = 60.0
+"""So long an agent may be silent in an answer, or in a stream: then its task is read."""
+CANCEL_SECONDS = 5.0
+RETRIES = 2
+MOST_FAILURES = 5
+"""So often in a row a task may not be readable."""
+MOST_TEXT = 500
+_FAILURES = (A2AError, A2AClientError, httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError)
+QUESTION = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}, "data": {"description": "An answer as data."}},
+}
+
+
+def bound_tools(
+    tools: Sequence[Tool[..., Any]], tenant: str | None, user: str | None
+) -> list[Tool[..., Any]]:
+    """Return the tools of a turn, of which remote agents are called for this user."""
+    return [
+        one.bound(partial(_call, Requester(tenant, user, one.name))) if isinstance(one, RemoteAgent) else one
+        for one in tools
+    ]
+
+
+async def _call(requester: Requester, remote: RemoteAgent, task: str, context: Context) -> Any:
+    """Give a task to a remote agent and return its answer. Raises ``ToolError``."""
+    return await _Call(remote, requester, context).answer(task)
+
+
+class _Call:
+    """One call of a remote agent by one user."""
+
+    def __init__(self, remote: RemoteAgent, requester: Requester, context: Context) -> None:
+        self._remote, self._requester, self._context = remote, requester, context
+        self._credentials = Credentials(remote)
+        self._card: pb.AgentCard | None = None
+
+    async def answer(self, task: str) -> Any:
+        """Return the content of the answer. Raises ``ToolError``."""
+        begun = await self._step("send", self._send, [pb.Part(text=task)], self._context.key, "")
+        if "content" in begun:
+            return _content(begun["content"])
+        durable = durable_of(self._context)
+        for number in range(1, MOST_ROUNDS + 1):
+            question = ""
+            if durable is None or not durable.repeats:
+                found = await self._in_time(begun["task"])
+                if found.status.state != pb.TASK_STATE_INPUT_REQUIRED:
+                    return self._outcome(found)
+                question = self._text(_text(found.status.message.parts), LIMITS.custom_bytes)
+            given = await self._asked(question, begun["task"])
+            key = f"{self._context.key}.{number}"
+            await self._step("answer", self._send, given, key, begun["task"])
+        raise ToolRaised(f"{self._remote.name} asked for input {MOST_ROUNDS} times.")
+
+    async def _step(self, name: str, *what: Any) -> Any:
+        try:
+            return await self._context.step(name, *what, retries=RETRIES)
+        except StepFailed as exc:
+            raise ToolRaised(self._text(exc.message)) from None
+
+    # The other agent.
+
+    @asynccontextmanager
+    async def _client(self, *, streaming: bool = False) -> AsyncGenerator[Client]:
+        """Connect to the agent as this user. Raises ``ToolRaised`` for all that fails within this."""
+        remote = self._remote
+        self._credentials.replace(await headers_for(remote, self._requester))
+        timeout = httpx.Timeout(READ_SECONDS, connect=remote.connect_timeout)
+        headers = {**remote.headers, **self._credentials.headers, "accept-encoding": "identity"}
+        network = _Limited(httpx.AsyncHTTPTransport(verify=_trusted(), trust_env=False))
+        try:
+            async with httpx.AsyncClient(transport=network, headers=headers, timeout=timeout) as http:
+                if self._card is None:
+                    async with asyncio.timeout(remote.connect_timeout):
+                        self._card = _usable(await A2ACardResolver(http, remote.url).get_agent_card(), remote)
+                config = ClientConfig(
+                    httpx_client=http, streaming=streaming, supported_protocol_bindings=BINDINGS
+                )
+                yield ClientFactory(config).create(self._card)
+        except TimeoutError:
+            raise ToolRaised(f"{remote.name} did not answer within {remote.connect_timeout:g} s.") from None
+        except _FAILURES as exc:
+            said = self._text(str(exc) or type(exc).__name__)
+            raise ToolRaised(f"{remote.name}: {said}") from None
+
+    async def _send(self, parts: list[pb.Part], key: str, task: str) -> dict[str, Any]:
+        """Send a message, and return the id of its task, or the whole answer."""
+        message = pb.Message(message_id=key, role=pb.ROLE_USER, parts=parts, task_id=task)
+        if not task and self._remote.own_context:
+            message.context_id = self._context.key
+        asked = pb.SendMessageRequest(message=message)
+        asked.configuration.return_immediately = True
+        async with self._client() as client:
+            async for found in client.send_message(asked):
+                if found.HasField("message"):
+                    return {"content": self._parts(found.message.parts)}
+                return {"task": found.task.id}
+        raise ToolRaised(f"{self._remote.name} did not answer.")
+
+    async def _in_time(self, task: str) -> pb.Task:
+        """Return a task when it has stopped. One that takes too long is cancelled."""
+        try:
+            async with asyncio.timeout(self._remote.seconds):
+                return await self._stopped(task)
+        except TimeoutError:
+            await self._cancel(task)
+            raise ToolRaised(
+                f"{self._remote.name} did not answer within {self._remote.seconds:g} s; its task is cancelled."
+            ) from None
+
+    async def _stopped(self, task: str) -> pb.Task:
+        pause, failures = SHORTEST_PAUSE, 0
+        while True:
+            try:
+                async with self._client(streaming=True) as client:
+                    found = await client.get_task(pb.GetTaskRequest(id=task))
+                    if found.status.state not in STOPPED:
+                        await self._follow(client, task)
+                        found = await client.get_task(pb.GetTaskRequest(id=task))
+                failures = 0
+                if found.status.state in STOPPED:
+                    return found
+            except ToolError:
+                failures += 1
+                if failures == MOST_FAILURES:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _follow(self, client: Client, task: str) -> None:
+        """Follow a task until it stops, or its stream ends. An agent without streams is asked again later."""
+        if self._card is None or not self._card.capabilities.streaming:
+            return
+        try:
+            async for update in client.subscribe(pb.SubscribeToTaskRequest(id=task)):
+                status = update.status_update.status
+                if update.HasField("status_update"):
+                    if said := self._text(_text(status.message.parts)):
+                        self._context.progress(said)
+                    if status.state in STOPPED:
+                        return
+        except (*_FAILURES, NotImplementedError):
+            return
+
+    async def _cancel(self, task: str) -> None:
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS), self._client() as client:
+                await client.cancel_task(pb.CancelTaskRequest(id=task))
+        except (TimeoutError, ToolError):
+            return
+
+    # What it asks and answers.
+
+    async def _asked(self, question: str, task: str) -> list[pb.Part]:
+        """Return the answer to what the agent asks. Suspends the turn for it."""
+        durable = durable_of(self._context)
+        if durable is None:
+            raise ToolRaised(f"{self._remote.name} asks for input, which needs a turn: {question}")
+        about = {
+            "questions": {"input": {"message": question, "schema": QUESTION}},
+            "agent": self._remote.name,
+        }
+        try:
+            found = await durable.wait_for_event(
+                f"answers:{self._context.key}", LONGEST_SLEEP.total_seconds(), about
+            )
+        except EventTimeout:
+            await self._cancel(task)
+            raise ToolRaised(f"The question of {self._remote.name} was not answered.") from None
+        match found:
+            case {"input": {"action": "accept", "content": {"data": data}}}:
+                return [pb.Part(data=ParseDict(data, Value()), media_type="application/json")]
+            case {"input": {"action": "accept", "content": {"answer": str(text)}}}:
+                return [pb.Part(text=text)]
+            case _:
+                await self._cancel(task)
+                raise ToolRaised(f"The user did not answer the question of {self._remote.name}.")
+
+    def _outcome(self, task: pb.Task) -> Any:
+        """Return the content of a task that has ended. Raises ``ToolRaised`` if it has not completed."""
+        said = task.status.message.parts
+        if task.status.state != pb.TASK_STATE_COMPLETED:
+            state = pb.TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower().replace("_", " ")
+            text = self._text(_text(said))
+            raise ToolRaised(f"The task of {self._remote.name} is {state}{f': {text}' if text else ''}.")
+        parts = [part for artifact in task.artifacts for part in artifact.parts] or [*said]
+        return _content(self._parts(parts))
+
+    def _parts(self, parts: Sequence[pb.Part]) -> list[dict[str, Any]]:
+        return [self._credentials.out_of_json(_plain(part)) for part in parts]
+
+    def _text(self, text: str, most: int = MOST_TEXT) -> str:
+        return self._credentials.out_of(" ".join(text.split()))[:most].rstrip(".")
+
+
+def _usable(card: pb.AgentCard, remote: RemoteAgent) -> pb.AgentCard:
+    """Return a card with the interfaces at the agent's own address: credentials go nowhere else.
+
+    Raises ``ToolRaised`` if there are none.
+    """
+    own = _origin(remote.url)
+    usable = [
+        one
+        for one in card.supported_interfaces
+        if _origin(one.url) == own and one.protocol_binding in BINDINGS
+    ]
+    if not usable:
+        raise ToolRaised(
+            f"The card of {remote.name} names no address at {own} for JSON-RPC or HTTP+JSON: it is not called."
+        )
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(usable)
+    return card
+
+
+def _origin(url: str) -> str:
+    try:
+        found = httpx.URL(url)
+    except httpx.InvalidURL:
+        return ""
+    port = found.port or {"http": 80, "https": 443}.get(found.scheme)
+    return f"{found.scheme}://{found.host}:{port}"
+
+
+def _text(parts: Sequence[pb.Part]) -> str:
+    return "\n".join(part.text for part in parts if part.WhichOneof("content") == "text")
+
+
+def _plain(part: pb.Part) -> dict[str, Any]:
+    """Return a part as plain data, which the journal keeps."""
+    match part.WhichOneof("content"):
+        case "text":
+            return {"text": part.text}
+        case "data":
+            return {"text": msgspec.json.encode(MessageToDict(part.data)).decode()}
+        case "url":
+            return {"text": f"{part.filename or 'File'}: {part.url}"}
+        case "raw":
+            return {
+                "data": b64encode(part.raw).decode(), "media_type": part.media_type or None,
+                "name": part.filename or None,
+            }  # fmt: skip
+        case _:
+            return {"text": "[an empty part]"}
+
+
+def _content(parts: Sequence[dict[str, Any]]) -> str | list[Text | Image | File]:
+    """Return parts as the result of a tool."""
+    if all("text" in part for part in parts):
+        return "".join(part["text"] for part in parts)
+    found: list[Text | Image | File] = []
+    for part in parts:
+        if "text" in part:
+            found.append(Text(part["text"]))
+        elif (part["media_type"] or "").startswith("image/"):
+            found.append(Image(data=part["data"], media_type=part["media_type"]))
+        else:
+            found.append(File(data=part["data"], media_type=part["media_type"], name=part["name"]))
+    return found
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return the certificates that are trusted. Reading them takes a moment."""
+    return httpx.create_ssl_context()
+
+
+class _Limited(httpx.AsyncBaseTransport):
+    """Limits the bytes of each answer."""
+
+    def __init__(self, network: httpx.AsyncBaseTransport) -> None:
+        self._network = network
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._network.handle_async_request(request)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _LimitedStream(response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        await self._network.aclose()
+
+
+class _LimitedStream(httpx.AsyncByteStream):
+    """Ends with an error after so many bytes."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = LIMITS.a2a_bytes
+        async for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx.ReadError(f"an answer has more than {LIMITS.a2a_bytes} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
