@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from redis import Redis
+from support.batched import working
 from support.eventually import wait_until
 from support.here import running_worker
 from support.processes import COMMAND
@@ -159,3 +160,18 @@ async def test_a_terminal_gets_a_bar(redis_url, files):
     os.close(ours)
     assert "[##############################] 6/6" in said
     assert "1 failed" in said
+
+
+async def test_the_lines_of_a_file_are_answered_in_one_batch_of_the_model_service(
+    redis_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("antiphon_worker.batches.IDLE_SECONDS", 0.05)
+    both = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    both[0].write_text("".join(json.dumps({"id": f"{n}", "text": "Hello"}) + "\n" for n in range(5)))
+    arguments = ["--redis-url", redis_url, "--agent", "a", "--service", "batch"]
+    async with working(redis_url, "openai", batch_seconds=600.0, batch_size=5) as (_, server):
+        code = await asyncio.to_thread(main, ["batch", str(both[0]), "--out", str(both[1]), *arguments])
+    assert code == 0
+    assert {one["text"] for one in outcomes(both)} == {"Hello."}
+    assert all(one["usage"]["cost"] == pytest.approx(0.0015) for one in outcomes(both)), "half of the price"
+    assert len(server.orders) == 1

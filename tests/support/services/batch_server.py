@@ -300,8 +300,15 @@ class BatchServer:
         count, over = len(self.requests[batch_id]), self.messages[batch_id]["processing_status"] == "ended"
         counts = dict.fromkeys(("canceled", "errored", "expired"), 0)
         counts |= {"processing": 0 if over else count, "succeeded": count if over else 0}
+        results = f"{self.url}/v1/messages/batches/{batch_id}/results" if over else None
         return MessageBatch.model_validate(
-            {"id": batch_id, "type": "message_batch", "request_counts": counts, **self.messages[batch_id]}
+            {
+                "results_url": results,
+                "id": batch_id,
+                "type": "message_batch",
+                "request_counts": counts,
+                **self.messages[batch_id],
+            }
         ).model_dump(mode="json")
 
     def _result(self, one: Body) -> bytes:

@@ -1,66 +1,24 @@
 """Turns with service="batch": their model steps go through the services' batch endpoints, at half the price (G27)."""
 
-from contextlib import asynccontextmanager
-
 import pytest
+from support.batched import KINDS, SOON, adding, service, working
 from support.eventually import wait_until_async
 from support.here import running_worker
+from support.leaks import MARKER, dumped, holds
 from support.services.batch_server import BatchServer, said_by
 
-from antiphon import Agent, tool
+from antiphon import Agent
 from antiphon.client import AsyncClient
+from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import TurnCancelled, UsageError
 from antiphon_worker.app import App
-from antiphon_worker.loop.costs import Price
-from antiphon_worker.providers.anthropic.provider import Anthropic
-from antiphon_worker.providers.openai_chat.provider import OpenAIChat
-from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
-KINDS = ("openai", "openai-chat", "anthropic")
-SOON = {"batch_seconds": 0.0, "batch_poll": 0.05}
-PRICES = {"m": Price(input=2.0, output=10.0)}
-
-
-def service(kind, url):
-    if kind == "anthropic":
-        return Anthropic(base_url=url, api_key="k")
-    made = OpenAIChat if kind == "openai-chat" else OpenAIResponses
-    return made(base_url=f"{url}/v1", api_key="k")
+pytestmark = pytest.mark.one_server
 
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     monkeypatch.setattr("antiphon_worker.batches.IDLE_SECONDS", 0.05)
-
-
-@tool
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
-def adding(kind):
-    """A model that adds first and answers then."""
-
-    def answer(body):
-        text = str(body)
-        return said_by(kind, "It is 5.") if "add" in str(body.get("messages", body.get("input"))) else said_by(
-            kind, "", ("add", {"a": 2, "b": 3})
-        ) if "sum" in text else said_by(kind, "Hello.")  # fmt: skip
-
-    return answer
-
-
-@asynccontextmanager
-async def working(redis_url, kind, answer=None, *, quick=True, **settings):
-    async with BatchServer(answer or adding(kind), quick=quick) as server:
-        app = App(
-            [Agent(kind, "m", name="a", tools=[add])],
-            providers={kind: service(kind, server.url)},
-            prices=PRICES,
-        )
-        async with running_worker(redis_url, app, **{**SOON, **settings}), AsyncClient(redis_url) as client:
-            yield client, server
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,3 +171,32 @@ async def test_the_request_of_a_batched_step_is_kept_as_it_is_sent(redis_url):
             (kept,) = await turn.requests()
     (sent,) = server.requests[server.orders[0]]
     assert kept.body == sent["body"]
+
+
+async def test_nothing_of_a_batched_turn_is_in_the_clear(redis_url, monkeypatch, redis):
+    monkeypatch.setenv(KEYS_VARIABLE, new_key("k1"))
+    redis.flushall()
+
+    def answer(body):
+        return said_by("openai", f"{MARKER} was said")
+
+    async with working(redis_url, "openai", answer, quick=False) as (client, server):
+        turn = await client.submit("s", f"{MARKER} was asked", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        assert MARKER in str(server.requests)
+        assert [key for key, data in dumped(redis).items() if holds(data)] == []
+        server.finish()
+        assert (await turn.result(20)).text == f"{MARKER} was said"
+        assert [key for key, data in dumped(redis).items() if holds(data)] == []
+
+
+async def test_deleting_a_session_deletes_what_it_has_asked_for(redis_url, redis):
+    async with working(redis_url, "openai", quick=False, batch_seconds=600.0) as (client, server):
+        await client.submit("s", f"{MARKER} was asked", agent="a", service="batch")
+        await wait_until_async(lambda: any(b"batch_step" in key for key in redis.scan_iter()))
+        await client.session("s").delete()
+        for group in redis.zrange("ant:batch_groups", 0, -1):
+            redis.zadd("ant:batch_groups", {group: 0})
+        await wait_until_async(lambda: not list(redis.scan_iter(match="ant:batch*")))
+        assert [key for key, data in dumped(redis).items() if holds(data)] == []
+        assert server.orders == []

@@ -1,0 +1,97 @@
+"""Budgets of turns with service="batch": a call holds its part until its answer is there."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+from support.batched import SOON, adding, service
+from support.cells import open_cell
+from support.eventually import wait_until_async
+from support.here import running_worker
+from support.services.batch_server import BatchServer
+
+from antiphon import Agent
+from antiphon.client import AsyncClient
+from antiphon.errors import TurnCancelled
+from antiphon.model import Budget
+from antiphon_worker.app import App
+from antiphon_worker.loop.costs import Price
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.batches.IDLE_SECONDS", 0.05)
+
+
+BUDGET = Budget(cost=1.0, per="day")
+DEAR = {"m": Price(input=0.0, output=1000.0)}  # an answer of 100 tokens costs 5 cents in a batch
+
+
+@asynccontextmanager
+async def with_a_budget(redis_url, answer=None, *, most=900, budget=BUDGET, **options):
+    async with BatchServer(answer or adding("openai"), quick=False) as server:
+        agent = Agent("openai", "m", name="a", max_tokens=most, budgets=[budget])
+        app = App([agent], providers={"openai": service("openai", server.url)}, prices=DEAR)
+        async with running_worker(redis_url, app, **{**SOON, **options}), AsyncClient(redis_url) as client:
+            yield client, server
+
+
+async def agent_ledger(cell):
+    found = await cell.redis.hgetall(cell.keys.spent("agent:day:a"))
+    return {key.decode(): int(value) / 1e9 for key, value in found.items() if key in (b"cost", b"held_cost")}
+
+
+async def test_a_batched_call_holds_half_of_its_worst_case_until_its_answer_is_there(redis_url):
+    async with with_a_budget(redis_url) as (client, server), open_cell(redis_url) as cell:
+        turn = await client.submit("s", "Hello", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        assert await agent_ledger(cell) == {"held_cost": 0.45}
+        server.finish()
+        await turn.result(20)
+        assert await agent_ledger(cell) == {"held_cost": 0.0, "cost": 0.05}
+
+
+async def test_waiting_batches_leave_no_room_for_calls_that_would_exceed_the_budget(redis_url):
+    async with with_a_budget(redis_url) as (client, server), open_cell(redis_url) as cell:
+        batched = [await client.submit(f"s{n}", "Hello", agent="a", service="batch") for n in range(2)]
+        await wait_until_async(lambda: sum(map(len, server.requests.values())) == 2)
+        third = await client.submit("s3", "Hello", agent="a")
+        await wait_until_async(lambda: is_retrying(third))
+        assert server.usual == [], "0.9 of 1 dollar is held"
+        assert await agent_ledger(cell) == {"held_cost": 0.9}
+        server.finish()
+        for turn in batched:
+            await turn.result(20)
+        await third.result(20)
+        assert await agent_ledger(cell) == {"held_cost": 0.0, "cost": 0.2}
+
+
+async def is_retrying(turn):
+    return await turn.status() == "retrying"
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "late", "error"])
+async def test_what_a_batched_call_holds_is_counted_or_let_go_when_it_has_no_answer(redis_url, ends):
+    deadline = 0.3 if ends == "late" else 60.0
+    async with (
+        with_a_budget(redis_url, batch_deadline=deadline) as (client, server),
+        open_cell(redis_url) as cell,
+    ):
+        turn = await client.submit("s", "Hello", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        if ends == "cancelled":
+            await turn.cancel()
+            with pytest.raises(TurnCancelled):
+                await turn.result(20)
+        else:
+            server.failing["*"] = "wrong"
+            if ends == "error":
+                server.finish()
+            await turn.result(20)
+        other = await client.submit("other", "Hello", agent="a")
+        await other.result(20)
+        spent = (await agent_ledger(cell)).get("cost", 0.0)
+        held = (await agent_ledger(cell)).get("held_cost", 0.0)
+        usual = 0.1 * (1 if ends == "cancelled" else 2)
+        assert round(spent + held, 3) == round(usual + (0.0 if ends == "error" else 0.45), 3)

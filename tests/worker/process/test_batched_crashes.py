@@ -1,0 +1,185 @@
+"""Workers that die while turns are answered in batches: each step is asked for once, and answered once (G27)."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from support.batched import SOON, service, working
+from support.cells import open_cell
+from support.eventually import wait_until_async
+
+from antiphon.wire.cell import Cell
+from antiphon_worker import batches
+from antiphon_worker.batches import Batcher
+from antiphon_worker.settings import Settings
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.batches.IDLE_SECONDS", 0.05)
+
+
+class Idle:
+    """Takes the place of the workers' batcher: the test runs its own, and stops it wherever it likes."""
+
+    def __init__(self, *_):
+        pass
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+
+class Stopped(Exception):
+    """The process has died here."""
+
+
+@asynccontextmanager
+async def dying(redis_url, kind, monkeypatch, turns=2):
+    """Turns that wait for batches, and a function that works on these until everything is done or the process dies."""
+    monkeypatch.setattr("antiphon_worker.process.worker.Batcher", Idle)
+    async with (
+        working(redis_url, kind, batch_seconds=0.2, batch_size=turns) as (client, server),
+        open_cell(redis_url) as cell,
+    ):
+        provider = service(kind, server.url)
+
+        async def opened(name):
+            return provider
+
+        async def work():
+            batcher = Batcher(cell, [kind], opened, Settings(redis_url=redis_url, **SOON))
+            for label in await cell.redis.zrange(cell.keys.batches, 0, -1):
+                await cell.redis.zadd(cell.keys.batches, {label: 0})  # the lease of the dead worker is over
+            with suppress(Stopped):
+                await batcher._take_all()
+
+        submitted = [await client.submit(f"s{n}", "Hello", agent="a", service="batch") for n in range(turns)]
+        await wait_until_async(lambda: all_wait(cell, turns))
+        yield work, server, submitted, cell
+        await provider.aclose()
+
+
+async def all_wait(cell, turns):
+    outbox = [key async for key in cell.redis.scan_iter(match=f"{cell.keys.prefix}:batch_outbox:*")]
+    statuses = [key async for key in cell.redis.scan_iter(match=f"{cell.keys.prefix}:turn:*")]
+    found = [await cell.redis.hget(key, "status") for key in statuses]
+    return len(outbox) == 1 and found.count(b"suspended") == turns
+
+
+async def work_on(work):
+    while True:
+        await work()
+
+
+async def hang(reached):
+    reached.set()
+    await asyncio.Event().wait()
+
+
+PLACES = {
+    "openai": ["before POST /v1/files", "after POST /v1/files", "before POST /v1/batches", "after POST /v1/batches",
+               "before GET /v1/batches/*", "after GET /v1/batches/*", "before GET /v1/files/*/content",
+               "after GET /v1/files/*/content", "before DELETE /v1/files/*"],
+    "anthropic": ["before POST /v1/messages/batches", "after POST /v1/messages/batches",
+                  "before GET /v1/messages/batches/*", "before GET /v1/messages/batches/*/results",
+                  "after GET /v1/messages/batches/*/results", "before DELETE /v1/messages/batches/*"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [(kind, place) for kind, places in PLACES.items() for place in places]
+)
+async def test_a_worker_that_dies_at_a_call_of_the_service_leaves_a_batch_that_is_sent_once(
+    redis_url, kind, place, monkeypatch
+):
+    async with dying(redis_url, kind, monkeypatch) as (work, server, turns, _):
+        when, call = place.split(" ", 1)
+        reached = asyncio.Event()
+        getattr(server, when)[call] = lambda: hang(reached)
+        first = asyncio.create_task(work_on(work))
+        await asyncio.wait_for(reached.wait(), 20)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        getattr(server, when).clear()
+        await finish(work, turns)
+        twice = (
+            place == "after POST /v1/messages/batches"
+        )  # its service has no label, by which it could be found
+        assert len(server.orders) == (2 if twice else 1)
+        assert server.usual == []
+
+
+WRITES = ["take_batch", "note", "deliver"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_worker_that_dies_at_a_write_of_its_own_leaves_a_batch_that_is_sent_once(
+    redis_url, write, when, number, monkeypatch
+):
+    async with dying(redis_url, "openai", monkeypatch) as (work, server, turns, _):
+        real, calls = getattr(batches, write), 0
+
+        async def deadly(*given, **options):
+            nonlocal calls
+            calls += 1
+            if calls == number and when == "before":
+                raise Stopped
+            found = await real(*given, **options)
+            if calls == number:
+                raise Stopped
+            return found
+
+        monkeypatch.setattr(batches, write, deadly)
+        await finish(work, turns)
+        assert calls >= number or write == "deliver"
+        assert len(server.orders) == 1
+        assert server.usual == []
+
+
+async def finish(work, turns):
+    async def ended():
+        await work()
+        return [await turn.status() for turn in turns] == ["finished"] * len(turns)
+
+    await wait_until_async(ended)
+    for turn in turns:
+        events = [event.type async for event in turn.stream()]
+        assert events.count("turn_resumed") == events.count("turn_sleeping") == 1
+        assert (await turn.result(5)).text == "Hello."
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+async def test_a_worker_that_dies_at_any_write_of_a_batched_turn_asks_once(
+    redis_url, redis, monkeypatch, number
+):
+    """The turn's worker: it notes the step, collects its request, suspends the turn, and continues it."""
+    async with working(redis_url, "openai") as (client, server):
+        real, calls = Cell.run, 0
+
+        async def deadly(self, name, *arguments):
+            nonlocal calls
+            found = await real(self, name, *arguments)
+            if name in ("append_step", "batches/collect", "suspend"):
+                calls += 1
+                if calls == number:
+                    lose(redis)
+            return found
+
+        monkeypatch.setattr(Cell, "run", deadly)
+        turn = await client.submit("s", "The sum of 2 and 3?", agent="a", service="batch")
+        assert (await turn.result(20)).text == "It is 5."
+        assert calls >= number
+    assert len(server.orders) == 2
+    assert sum(map(len, server.requests.values())) == 2
+    assert server.usual == []
+
+
+def lose(redis):
+    """Let the turn's worker lose its lease, as if it had died."""
+    for session in redis.zrange("ant:active", 0, -1):
+        redis.hset(f"ant:session:{session.decode()}", "lease", 0)
+        redis.zadd("ant:active", {session: 0})
