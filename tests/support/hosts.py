@@ -16,8 +16,13 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from ipaddress import IPv4Network
+from itertools import count
 from typing import Self
 
+from support.network import OURS
+
+_numbers = count()
 HERE = "here"
 """The host of the process itself."""
 NOWHERE = "02:00:00:00:00:01"
@@ -48,8 +53,9 @@ class Hosts:
 
     def __init__(self, *names: str) -> None:
         self._names = names
-        self._tag = f"ant{os.getpid()}"
-        self._net = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+        number = os.getpid() * 8 + next(_numbers) % 8
+        self._tag = f"ant{number}"
+        self._net = f"10.{200 + number % 50}.{number // 50 % 250}"
         self._hosts: dict[str, Host] = {}
         self._lost: set[tuple[str, str]] = set()
         self._slow: set[str] = set()
@@ -62,6 +68,7 @@ class Hosts:
         return [*self._hosts]
 
     def __enter__(self) -> Self:
+        OURS.add(IPv4Network(f"{self._net}.0/24"))
         try:
             _run("ip", "link", "add", self._tag, "type", "bridge")
             _run("ip", "address", "add", f"{self._net}.1/24", "dev", self._tag)
@@ -79,6 +86,7 @@ class Hosts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        OURS.discard(IPv4Network(f"{self._net}.0/24"))
         for name in os.listdir("/run/netns") if self._names else []:
             if name.startswith(f"{self._tag}-"):
                 _run("ip", "netns", "delete", name)

@@ -6,6 +6,9 @@ import socket
 import sys
 from typing import Any
 
+OURS: set[ipaddress.IPv4Network] = set()
+"""Networks on this machine: see ``support.hosts``."""
+
 
 def forbid_other_machines() -> None:
     """Refuse every connection that leaves this machine, in this process and for good."""
@@ -24,9 +27,10 @@ def _is_here(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    return address.is_loopback or any(address in net for net in OURS)
 
 
 # Below the range that the system gives to outgoing connections, so that none of them can take the port of a

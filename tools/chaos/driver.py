@@ -103,22 +103,27 @@ class Chaos:
         self._labels: dict[int, str] = {}  # the revision of each host, by its process
 
     def __enter__(self) -> Self:
-        self.network = self._open_network()
-        if self.receiver:
-            self._stack.enter_context(self.receiver)
-        self._stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
         return self
+
+    def _open(self, stack: ExitStack) -> None:
+        self.network = self._open_network(stack)
+        if self.receiver:
+            stack.enter_context(self.receiver)
+        stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _open_network(self) -> Network:
+    def _open_network(self, stack: ExitStack) -> Network:
         kind: Any = self._server_kind
         if self.cluster:
-            return ClusterOfHosts(self._stack, kind, HOSTS)
+            return ClusterOfHosts(stack, kind, HOSTS)
         if self.apart:
-            return SeveralHosts(self._stack, kind, HOSTS)
-        return OneMachine(self._stack, kind, appendonly=True, appendfsync="always", movable_clock=self.clock)
+            return SeveralHosts(stack, kind, HOSTS)
+        return OneMachine(stack, kind, appendonly=True, appendfsync="always", movable_clock=self.clock)
 
     async def run(self) -> None:
         """Let the load run while the plan is carried out; then let everything come to its end."""
