@@ -161,7 +161,7 @@ needs_hosts = pytest.mark.skipif(bool(NO_HOSTS), reason=NO_HOSTS or "there are h
 @pytest.mark.timeout(240)
 @pytest.mark.one_server
 async def test_every_promise_holds_between_hosts_that_lose_sight_of_each_other(tmp_path):
-    with Chaos(3, 12, tmp_path, apart=True, memory=True, errands=True) as chaos:
+    with Chaos(3, 10, tmp_path, apart=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
@@ -174,7 +174,7 @@ async def test_every_promise_holds_between_hosts_that_lose_sight_of_each_other(t
 @pytest.mark.timeout(240)
 @pytest.mark.one_server
 async def test_every_promise_holds_on_a_cluster_whose_slots_move(tmp_path):
-    with Chaos(3, 8, tmp_path, apart=True, cluster=True, errands=True) as chaos:
+    with Chaos(3, 10, tmp_path, apart=True, cluster=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
