@@ -12,7 +12,7 @@ from antiphon.input.limits import LIMITS
 from antiphon.mcp import MCP, Requester
 from antiphon_gateway.mcp import tools
 from antiphon_worker.loop.toolbox import TIMEOUT_SECONDS
-from antiphon_worker.mcp import connection, servers
+from antiphon_worker.mcp import connection, servers, tasks
 
 PAGE = (ROOT / "docs" / "mcp.md").read_text()
 
@@ -59,6 +59,10 @@ def test_the_figures_of_the_page_are_those_of_the_code():
     assert f"for {connection.KEEP_SECONDS:g} s if it sets no time" in PAGE
     assert f"1, 2, 4 … {servers.LONGEST_PAUSE:g} s" in PAGE
     assert servers.FIRST_PAUSE == 1
+    assert f"from {tasks.FIRST_POLL:g} s to {tasks.LONGEST_POLL:g} s" in PAGE
+    assert f"after {tasks.LONGEST_TASK / 86_400:g} days" in PAGE
+    assert f"up to {tasks.MOST_FAILURES} times in a row" in PAGE
+    assert tasks.SHARE == 10
     assert f"Default: {TIMEOUT_SECONDS:g}" in PAGE
     assert "Default: 10." in PAGE
     assert MCP.http("https://host/", name="a").connect_timeout == 10

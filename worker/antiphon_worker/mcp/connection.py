@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from mcp import MCPError
 from mcp.client import Client, IncomingMessage, Transport
@@ -34,12 +34,14 @@ from antiphon.mcp import MCP
 from antiphon_worker.mcp.credentials import Credentials
 from antiphon_worker.mcp.http import UNREACHABLE
 from antiphon_worker.mcp.questions import NO_ANSWERS, Answers
+from antiphon_worker.mcp.task_models import NewTask, Tasks
 from antiphon_worker.mcp.tools import RemoteTool, usable_tools
 
 KEEP_SECONDS = 60.0
 """How long a list of tools is used where its server sets no time."""
 LONGEST_KEEP_SECONDS = 24 * 3600.0
-_RESULT: TypeAdapter[Any] = TypeAdapter(CallToolResult | InputRequiredResult)
+_RESULT: TypeAdapter[Any] = TypeAdapter(NewTask | CallToolResult | InputRequiredResult)
+R = TypeVar("R")
 
 
 class Unreachable(ToolRaised):
@@ -71,6 +73,7 @@ class Connection:
             async with AsyncExitStack() as stack:
                 client = Client(
                     transport, cache=None, message_handler=self._heard, elicitation_callback=_not_in_a_call,
+                    extensions=[Tasks()],
                     client_info=Implementation(name="antiphon", version=version("antiphon")),
                 )  # fmt: skip
                 async with asyncio.timeout(self.server.connect_timeout):
@@ -134,7 +137,7 @@ class Connection:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressFnT, answers: Answers = NO_ANSWERS
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> CallToolResult | InputRequiredResult | NewTask:
         """Call a tool of the server, with answers to what it has asked before. Raises ``ToolError``."""
         params = CallToolRequestParams(
             name=name,
@@ -154,6 +157,11 @@ class Connection:
             async with asyncio.timeout(self.server.connect_timeout):
                 await self._list()
             return await send()
+
+    async def request(self, request: Any, kind: type[R]) -> R:
+        """Return the answer to a request, of this type. Raises ``ToolError``."""
+        async with asyncio.timeout(self.server.connect_timeout):
+            return await self._asked(self.session.send_request(request, kind))
 
     @property
     def session(self) -> Any:

@@ -25,6 +25,7 @@ from antiphon.tools import Context
 from antiphon.tools.durable import LONGEST_SLEEP
 from antiphon_worker.loop.durable import Durable
 from antiphon_worker.mcp.credentials import Credentials
+from antiphon_worker.mcp.task_models import NewTask
 
 MOST_ROUNDS = 16
 
@@ -36,6 +37,13 @@ class Answers(Struct):
     state: str | None = None
 
 
+class Pending(Struct):
+    """A task that a call has begun, and how many seconds to wait before it is looked at."""
+
+    task: str
+    poll: float
+
+
 NO_ANSWERS = Answers()
 
 
@@ -45,36 +53,47 @@ def durable_of(context: Context) -> Durable | None:
     return cast("Durable | None", call and call.durable)
 
 
-async def answers_to(
-    asked: InputRequiredResult | None, context: Context, credentials: Credentials
-) -> Answers:
-    """Return the answers to what a tool has asked; None is what the journal has. Suspends the turn for them.
+def noted(asked: InputRequiredResult | NewTask, credentials: Credentials) -> dict[str, Any]:
+    """Return what the journal keeps of questions, or of a task that a call has begun. Raises ``ToolRaised``."""
+    if isinstance(asked, NewTask):
+        return {"task": asked.task_id, "poll": (asked.poll_interval_ms or 0) / 1000}
+    return {"state": asked.request_state, "questions": questions_of(asked, credentials)}
 
-    Raises ``ToolRaised`` if they cannot be given.
+
+async def answers_to(asked: dict[str, Any] | None, context: Context) -> Answers | Pending:
+    """Return the answers to what a tool has asked, or the task that it has begun; None is what the journal has.
+
+    Suspends the turn for the answers. Raises ``ToolRaised`` if they cannot be given.
     """
     durable = durable_of(context)
     if durable is None:
-        raise ToolRaised("The tool asks questions, which needs a turn.")
+        raise ToolRaised("The tool asks questions or needs time, which needs a turn.")
 
     async def keep() -> dict[str, Any]:
         assert asked is not None
-        return {"state": asked.request_state, "questions": _questions(asked, credentials)}
+        return asked
 
     kept = await durable.step("questions", keep, at_most_once=False)
+    if "task" in kept:
+        return Pending(kept["task"], kept["poll"])
     if not kept["questions"]:
         await durable.sleep(1.0)
         return Answers(None, kept["state"])
-    event = f"answers:{context.key}"
+    return Answers(await ask(kept["questions"], durable, context), kept["state"])
+
+
+async def ask(questions: Mapping[str, Any], durable: Durable, context: Context) -> InputResponses:
+    """Return the answers to questions. Suspends the turn for them. Raises ``ToolRaised`` if none come."""
+    event, seconds = f"answers:{context.key}", LONGEST_SLEEP.total_seconds()
     try:
-        found = await durable.wait_for_event(
-            event, LONGEST_SLEEP.total_seconds(), {"questions": kept["questions"]}
-        )
+        found = await durable.wait_for_event(event, seconds, {"questions": questions})
     except EventTimeout:
         raise ToolRaised("The questions of the tool were not answered.") from None
-    return Answers(_responses(kept["questions"], found), kept["state"])
+    return _responses(questions, found)
 
 
-def _questions(asked: InputRequiredResult, credentials: Credentials) -> dict[str, Any]:
+def questions_of(asked: InputRequiredResult, credentials: Credentials) -> dict[str, Any]:
+    """Return the questions of a server as those see them who answer. Raises ``ToolRaised``."""
     found: dict[str, Any] = {}
     for name, request in (asked.input_requests or {}).items():
         if not isinstance(request, ElicitRequest):

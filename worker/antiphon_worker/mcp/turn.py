@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from mcp_types import CallToolResult, InputRequiredResult
@@ -15,8 +16,18 @@ from antiphon.tools import Context
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import JournalEntry, steps_of
 from antiphon_worker.mcp.connection import Connection
-from antiphon_worker.mcp.questions import MOST_ROUNDS, NO_ANSWERS, Answers, answers_to, durable_of
+from antiphon_worker.mcp.questions import (
+    MOST_ROUNDS,
+    NO_ANSWERS,
+    Answers,
+    Pending,
+    answers_to,
+    durable_of,
+    noted,
+)
 from antiphon_worker.mcp.servers import server
+from antiphon_worker.mcp.task_models import NewTask
+from antiphon_worker.mcp.tasks import result_of_task
 from antiphon_worker.mcp.tools import Arguments, RemoteTool, content_of, missing_tool
 
 Note: TypeAlias = Callable[[MCP, Sequence[RemoteTool]], Awaitable[bool]]
@@ -64,7 +75,7 @@ class _User:
     async def tools(self) -> list[RemoteTool]:
         """Return the tools of the server, or none if it cannot be used."""
         try:
-            async with server(self.server).use(self._requester) as connection:
+            async with self._use() as connection:
                 tools = await connection.tools()
                 if not connection.noted:
                     connection.noted = await self._note(self.server, tools)
@@ -80,23 +91,29 @@ class _User:
     async def _call(self, tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
         """Call a tool, again with each round of answers to its questions."""
         durable, answers = durable_of(context), NO_ANSWERS
-        async with server(self.server).use(self._requester) as connection:
-            for _ in range(MOST_ROUNDS):
-                asked = None
-                if durable is None or not durable.repeats:
+        for _ in range(MOST_ROUNDS):
+            asked = None
+            if durable is None or not durable.repeats:
+                async with self._use() as connection:
                     result = await _called(connection, tool, arguments, context, answers)
-                    if not isinstance(result, InputRequiredResult):
+                    if isinstance(result, CallToolResult):
                         return content_of(result, connection.credentials)
-                    asked = result
-                answers = await answers_to(asked, context, connection.credentials)
+                    asked = noted(result, connection.credentials)
+            found = await answers_to(asked, context)
+            if isinstance(found, Pending):
+                return await result_of_task(self._use, found, context)
+            answers = found
         raise ToolRaised(f"The tool {tool.name} asked questions {MOST_ROUNDS} times.")
+
+    def _use(self) -> AbstractAsyncContextManager[Connection]:
+        return server(self.server).use(self._requester)
 
 
 async def _called(
     connection: Connection, tool: RemoteTool, arguments: Arguments, context: Context, answers: Answers
-) -> CallToolResult | InputRequiredResult:
-    async def report(progress: float, total: float | None, message: str | None) -> None:
+) -> CallToolResult | InputRequiredResult | NewTask:
+    async def told(progress: float, total: float | None, message: str | None) -> None:
         fraction = min(max(progress / total, 0.0), 1.0) if total else None
         context.progress(connection.credentials.out_of(message or ""), fraction)
 
-    return await connection.call(tool.remote, arguments, report, answers)
+    return await connection.call(tool.remote, arguments, told, answers)

@@ -1,0 +1,129 @@
+"""Tasks of a server: the result of a call comes later.
+
+Between two looks at a task, the turn is suspended and holds neither a worker nor a connection. What was seen is in the
+journal, so that any worker continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, TypeAlias
+
+from mcp_types import CallToolResult, InputRequiredResult, Result
+from msgspec import Struct
+from pydantic import ValidationError
+
+from antiphon.errors import ToolRaised
+from antiphon.model import File, Image, Text
+from antiphon.tools import Context
+from antiphon_worker.mcp.connection import Connection, Unreachable
+from antiphon_worker.mcp.questions import Pending, ask, durable_of, questions_of
+from antiphon_worker.mcp.task_models import TaskParams, TaskRequest, TaskState
+from antiphon_worker.mcp.tools import content_of
+
+FIRST_POLL, LONGEST_POLL = 1.0, 300.0
+"""The shortest and the longest time between two looks at a task, in seconds."""
+SHARE = 10
+"""A task that takes long is looked at after a tenth of the time that it has taken."""
+LONGEST_TASK = 7 * 86_400.0
+MOST_FAILURES = 20
+"""So often in a row a server may not be reachable before the call is an error."""
+UNREACHABLE = "unreachable"
+
+Use: TypeAlias = Callable[[], AbstractAsyncContextManager[Connection]]
+Content: TypeAlias = str | list[Text | Image | File]
+
+
+class _Look(Struct):
+    """What the journal keeps of a look at a task."""
+
+    status: str
+    poll: float
+    questions: dict[str, Any]
+
+
+class _Task:
+    """A task of a call."""
+
+    def __init__(self, use: Use, task: str, context: Context) -> None:
+        self._use, self._task, self._context = use, task, context
+        self.answered: set[str] = set()
+        self.content: Content | None = None
+        """The content of its result, if this process has read it."""
+
+    async def look(self) -> dict[str, Any]:
+        """Read the task, and return what the journal keeps. Raises ``ToolError``."""
+        try:
+            async with self._use() as connection:
+                return await self._look(connection)
+        except (Unreachable, TimeoutError):
+            return {"status": UNREACHABLE, "poll": 0.0, "questions": {}}
+
+    async def _look(self, connection: Connection) -> dict[str, Any]:
+        state = await connection.request(self._about("tasks/get"), TaskState)
+        if state.status in ("failed", "cancelled"):
+            said = (state.error or {}).get("message") or state.status_message or "It gives no reason."
+            raise ToolRaised(connection.credentials.out_of(f"The task was {state.status}: {said}"))
+        if state.status == "completed":
+            self.content = _content(state, connection)
+        elif state.status_message:
+            self._context.progress(connection.credentials.out_of(state.status_message), None)
+        new = {name: one for name, one in (state.input_requests or {}).items() if name not in self.answered}
+        asked = InputRequiredResult(input_requests=new, request_state="")
+        return {
+            "status": state.status, "poll": (state.poll_interval_ms or 0) / 1000,
+            "questions": questions_of(asked, connection.credentials),
+        }  # fmt: skip
+
+    async def update(self, responses: Any) -> None:
+        """Send answers. Answers that are sent twice count once. Raises ``ToolError``."""
+        async with self._use() as connection:
+            await connection.request(self._about("tasks/update", responses), Result)
+
+    async def result(self) -> Content:
+        """Return the content of the result, which may be too large for the journal. Raises ``ToolError``."""
+        if self.content is None:
+            await self.look()
+        if self.content is None:
+            raise ToolRaised("The result of the task cannot be read any more.")
+        return self.content
+
+    def _about(self, method: Any, responses: Any = None) -> TaskRequest:
+        return TaskRequest(method=method, params=TaskParams(task_id=self._task, input_responses=responses))
+
+
+def _content(state: TaskState, connection: Connection) -> Content:
+    try:
+        result = CallToolResult.model_validate(state.result, by_name=False)
+    except ValidationError:
+        raise ToolRaised("The result of the task does not follow the protocol.") from None
+    return content_of(result, connection.credentials)
+
+
+async def result_of_task(use: Use, pending: Pending, context: Context) -> Content:
+    """Return the content of a task's result when it has ended. Suspends the turn until then. Raises ``ToolError``.
+
+    A server that cannot be reached is asked again.
+    """
+    durable, task = durable_of(context), _Task(use, pending.task, context)
+    assert durable is not None
+    pause, waited, failures = _within(pending.poll), 0.0, 0
+    while waited < LONGEST_TASK and failures < MOST_FAILURES:
+        await durable.sleep(pause)
+        waited += pause
+        seen = _Look(**await durable.step("task", task.look, at_most_once=False))
+        if seen.status == "completed":
+            return await task.result()
+        if seen.questions:
+            responses = await ask(seen.questions, durable, context)
+            await durable.step("answer", partial(task.update, responses), at_most_once=False)
+            task.answered |= seen.questions.keys()
+        failures = failures + 1 if seen.status == UNREACHABLE else 0
+        pause = max(_within(seen.poll), _within(waited / SHARE))
+    raise ToolRaised("The task of the tool has not ended, or its server cannot be reached any more.")
+
+
+def _within(seconds: float) -> float:
+    return min(max(seconds, FIRST_POLL), LONGEST_POLL)
