@@ -272,10 +272,11 @@ class EventReceived(EventBase, tag="event_received"):
 
 
 class AgentChanged(EventBase, tag="agent_changed"):
-    """The session's turns run on another revision of ``agent`` from now on. ``reason`` is why.
+    """The session's turns run on another revision of ``agent`` from now on, or a router has chosen for this turn.
 
-    ``revision_unavailable``: no worker has had the ``previous`` one for as long as the agent's ``rollout`` waits.
-    ``promoted`` and ``rolled_back``: an operator has decided so.
+    ``reason`` is why. ``revision_unavailable``: no worker has had the ``previous`` one for as long as the agent's
+    ``rollout`` waits. ``promoted`` and ``rolled_back``: an operator has decided so. Without a ``revision``, the App's
+    router has chosen the ``agent``, the ``model`` or the ``queue`` of this turn; what is '' stays as it was.
     """
 
     type: ClassVar[Literal["agent_changed"]] = "agent_changed"
@@ -283,6 +284,8 @@ class AgentChanged(EventBase, tag="agent_changed"):
     revision: str = ""
     previous: str = ""
     reason: str = ""
+    model: str = ""
+    queue: str = ""
 
 
 class TurnResumed(EventBase, tag="turn_resumed"):

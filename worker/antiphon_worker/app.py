@@ -31,6 +31,7 @@ from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_
 from antiphon.redis.search import SEARCH_CURSOR
 from antiphon.redis.titles import TITLES_CURSOR
 from antiphon.revisions import digest_of, revision_of
+from antiphon.routing import Router
 from antiphon.stores.base import SessionStore
 from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
@@ -86,7 +87,9 @@ class App:
     ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``,
     ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own. ``mcp`` are the
     servers (``antiphon.mcp.MCP``) that agents may name; those that agents bring are included. With ``keep_requests``,
-    what models receive in turns is kept for 7 days, for ``turn.requests()`` and the dashboard.
+    what models receive in turns is kept for 7 days, for ``turn.requests()`` and the dashboard. ``router`` chooses the
+    agent, model or queue of each turn: a function (see ``antiphon.routing``), or an agent with hand-offs, with which
+    turns begin that name none.
 
     The agents of ``Agent(handoffs=…)`` are included, like its tools; names in it may be those of other workers' agents.
 
@@ -122,6 +125,7 @@ class App:
         rollout: Takes | Rollout | None = None,
         mcp: Iterable[MCP] = (),
         keep_requests: bool = False,
+        router: Router | Agent | None = None,
     ) -> None:
         _check(travelling, store)
         self.timeouts = checked_timeouts(timeouts, SettingsError)
@@ -148,6 +152,7 @@ class App:
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
         self._add_agents([*_listed(agents, "agents")])
+        self.router = self._add_router(router)
         check_no_shadow(self._servers, self._tools, SettingsError)
         self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
         allow = travelling or (Allow() if self._agents or self._tools or self._providers else None)
@@ -184,6 +189,16 @@ class App:
         for agent in agents:
             self._add_agent(agent)
         self.only = agents[0].name if len(agents) == 1 < len(self._agents) else ""
+
+    def _add_router(self, router: object) -> Router | None:
+        """Add what chooses for turns. Turns that name no agent begin with an agent that is one."""
+        if router is None or callable(router):
+            return cast("Router | None", router)
+        if not is_a(router, Travelling):
+            raise SettingsError(f"router= must be a function or an Agent, not {router!r}.")
+        self._add_agent(cast("Agent", router))
+        self.only = cast("str", cast("Agent", router).name)
+        return None
 
     def _add_agent(self, agent: Agent) -> None:
         if not is_a(agent, Travelling):

@@ -12,10 +12,11 @@ from msgspec import Struct, field
 
 from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, read_client
 from antiphon.cli.paying_budgets import PayingBudget, budgets_of_turn
-from antiphon.cli.terminal import Paint, clock_time, counted, one_line
+from antiphon.cli.terminal import Paint, chosen_by_router, clock_time, counted, one_line
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnNotFound
 from antiphon.events import (
+    AgentChanged,
     BudgetReachedEvent,
     ChildEvent,
     ContextReduced,
@@ -41,6 +42,7 @@ from antiphon.input.ids import SessionId, turn_id
 from antiphon.model import TERMINAL, Usage, Wait
 from antiphon.redis.edits import found_in
 from antiphon.redis.turn_records import runs_of, turn_info
+from antiphon.routing import ROUTER_FAILED
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
 from antiphon.wire.lists.inspection import turn_log, unserved
@@ -173,6 +175,16 @@ class _Teller:
     def changed(self, event: ModelChanged) -> None:
         self._say(f"The model {event.target} answers in place of {event.source} ({event.code}).", "yellow")
 
+    def routed(self, event: AgentChanged) -> None:
+        if event.revision:
+            self._say(
+                f"It moved to the revision {event.revision} of {event.agent} ({event.reason}).", "yellow"
+            )
+        elif not event.reason.startswith(ROUTER_FAILED):
+            self._say(f"A router chose its {', '.join(chosen_by_router(event))}: {event.reason}", "cyan")
+        else:
+            self._say(event.reason, "yellow")
+
     def handed_over(self, event: Handoff) -> None:
         self._say(
             f"The agent {event.target} took the turn over from {event.source or 'one without a name'}.",
@@ -282,6 +294,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     ToolCallEvent: _Teller.called,
     ToolResultEvent: _Teller.returned,
     ModelChanged: _Teller.changed,
+    AgentChanged: _Teller.routed,
     Handoff: _Teller.handed_over,
     ChildEvent: _Teller.of_child,
     BudgetReachedEvent: _Teller.budget_reached,

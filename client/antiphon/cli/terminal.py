@@ -234,10 +234,22 @@ def _told(event: Event) -> str:
             return _told_of_call(event)
 
 
+def chosen_by_router(event: AgentChanged) -> list[str]:
+    """What a router has chosen for a turn.
+
+    >>> chosen_by_router(AgentChanged(agent="billing", queue="slow"))
+    ['agent billing', 'queue slow']
+    """
+    chosen = {"agent": event.agent, "model": event.model, "queue": event.queue}
+    return [f"{name} {value}" for name, value in chosen.items() if value]
+
+
 def _told_of_call(event: Event) -> str:
     match event:
-        case AgentChanged(agent=agent, revision=revision, previous=previous):
+        case AgentChanged(agent=agent, revision=revision, previous=previous) if revision:
             return f"{agent}: {previous} to {revision}"
+        case AgentChanged(reason=reason):
+            return f"{', '.join(chosen_by_router(event))}: {reason}"
         case ToolCallEvent(name=name, arguments=arguments):
             return f"{name} {arguments}"
         case ToolResultEvent(name=name, result=result, is_error=is_error):

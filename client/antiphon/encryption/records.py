@@ -69,7 +69,7 @@ FORMS: dict[str, Form] = {
         kind: Form(kind)
         for kind in (
             "input", "message", "response", "service", "agent", "metadata", "variables", "offered", "files", "plan",
-            "file", "fact", "sent", "feedback", "recording", "kept", "batched",
+            "file", "fact", "sent", "feedback", "recording", "kept", "batched", "route",
         )
     },
     **{
@@ -87,11 +87,11 @@ TURN: Fields = {
     "request": "request", "response": "response", "service": "service", "retry_service": "service", "agent": "agent",
     "metadata": "metadata", "calls": "call", "waits": "call", "journal": "journal", "steered": "journal", "runs": "run",
     "error": "reason", "cancel": "reason", "retry_reason": "reason", "key": "key",
-    "feedback": "feedback",
+    "feedback": "feedback", "route": "route",
 }  # fmt: skip
 SESSION: Fields = {
     name: name
-    for name in ("agent", "variables", "offered", "metadata", "files", "system", "summary", "titled")
+    for name in ("agent", "variables", "offered", "metadata", "files", "system", "summary", "titled", "route")
 }
 WEBHOOK: Fields = {name: f"webhook_{name}" for name in ("url", "agent", "secret", "error")}
 

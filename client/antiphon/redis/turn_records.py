@@ -34,6 +34,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.feedback import feedback_of
 from antiphon.wire.forwarding import pending_below
 from antiphon.wire.records import TurnRecord, readable
+from antiphon.wire.routes import route_of
 from antiphon.wire.suspension import open_calls, waits_of
 
 
@@ -99,6 +100,7 @@ def turn_info(record: TurnRecord) -> TurnInfo:
             steered_into=text_of(fields.get("steered_into")) or None,
             tenant=text_of(fields.get("tenant")) or None, user=request.user, feedback=feedback_of(record),
             waits=waits_of(fields, record.turn_id) if record.status == "suspended" else [],
+            route=route_of(record),
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from antiphon.errors import user_message
 from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage, Wait
 from antiphon.model.feedback import Feedback
+from antiphon.routing import Route
 
 
 class TurnRun(Struct, omit_defaults=True):
@@ -55,7 +56,7 @@ class TurnInfo(Struct, omit_defaults=True):
 
     ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and that
     turn had a model call to come. The answer is then that of the other turn. ``feedback`` is the last one that
-    was given about the turn.
+    was given about the turn. ``route`` is what the App's router chose for its last run.
     """
 
     turn_id: str
@@ -84,6 +85,7 @@ class TurnInfo(Struct, omit_defaults=True):
     user: str | None = None
     waits: list[Wait] = field(default_factory=list)
     feedback: Feedback | None = None
+    route: Route | None = None
 
     def __post_init__(self) -> None:
         self.user_error = user_message(self.code or "") if self.status == "failed" else None

@@ -26,7 +26,7 @@ export const EVENT_DEFAULTS = {
   turn_sleeping: {"waits": []},
   step_recorded: {"call_id": "", "name": "", "is_error": false},
   event_received: {"wait_id": "", "event_name": "", "event_id": ""},
-  agent_changed: {"agent": "", "revision": "", "previous": "", "reason": ""},
+  agent_changed: {"agent": "", "revision": "", "previous": "", "reason": "", "model": "", "queue": ""},
   turn_resumed: {"decisions": []},
   turn_steered: {"steered_id": "", "input": [], "input_omitted": false},
   handoff: {"source": "", "target": "", "reason": ""},

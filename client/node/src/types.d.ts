@@ -283,6 +283,7 @@ export interface TurnInfo {
   user?: string | null;
   waits?: Wait[];
   feedback?: Feedback | null;
+  route?: Route | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -328,6 +329,13 @@ export interface Feedback {
   note?: string | null;
   by?: string | null;
   at?: number;
+}
+/** What a router chooses for a turn. What is None stays as the turn asks for it. */
+export interface Route {
+  agent?: string | null;
+  model?: string | null;
+  queue?: string | null;
+  reason?: string;
 }
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
@@ -613,6 +621,7 @@ export interface RatedTurn {
   user?: string | null;
   waits?: Wait[];
   feedback?: Feedback | null;
+  route?: Route | null;
   revision?: string;
   conversation?: Message[];
 }
@@ -730,6 +739,7 @@ export interface FailedTurn {
   user?: string | null;
   waits?: Wait[];
   feedback?: Feedback | null;
+  route?: Route | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -1105,7 +1115,7 @@ export interface EventFields {
   turn_sleeping: { waits: Wait[] };
   step_recorded: { call_id: string; name: string; is_error: boolean };
   event_received: { wait_id: string; event_name: string; event_id: string };
-  agent_changed: { agent: string; revision: string; previous: string; reason: string };
+  agent_changed: { agent: string; revision: string; previous: string; reason: string; model: string; queue: string };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   handoff: { source: string; target: string; reason: string };

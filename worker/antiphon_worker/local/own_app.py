@@ -32,7 +32,7 @@ class OwnApp:
     An agent to which the turn is handed over takes its place. ``known`` finds one that is only a name.
     """
 
-    timeouts = None
+    timeouts = router = None
     keep_requests = False
     memories = Memories(None)
     revisions: Mapping[str, Revision] = {}

@@ -241,6 +241,17 @@ class ChildBegun(Struct, tag="child_begun", tag_field="type"):
     version: int = 3
 
 
+class Routed(Struct, tag="routed", tag_field="type"):
+    """A router has chosen the ``agent`` that the turn begins with, and its ``model``; None for what it asks for itself.
+
+    The version keeps workers of older releases, which would begin with another agent, from running the turn.
+    """
+
+    agent: str | None = None
+    model: str | None = None
+    version: int = 3
+
+
 DurableEntry: TypeAlias = DurableStart | DurableSleep | DurableResult
 HookEntry: TypeAlias = HookedInput | HookedCall
 AnswerEntry: TypeAlias = AnswerBegun | AnswerGone
@@ -252,6 +263,7 @@ JournalEntry = (
     | Steered
     | HandedOver
     | ChildBegun
+    | Routed
     | DurableEntry
     | HookEntry
     | AnswerEntry
@@ -509,7 +521,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         elif isinstance(entry, DurableEntry):
             if isinstance(entry, DurableSleep) and entry.call and steps:
                 steps[-1].sleep(entry)
-        elif isinstance(entry, HookedInput | ChildBegun | AnswerBegun | AnswerGone | StepBatched):
+        elif isinstance(entry, HookedInput | ChildBegun | Routed | AnswerBegun | AnswerGone | StepBatched):
             continue
         elif isinstance(entry, HandedOver):
             for step in steps[: entry.step]:

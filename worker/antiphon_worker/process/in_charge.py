@@ -21,7 +21,7 @@ from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.app import App
 from antiphon_worker.loop.handoffs import Transfers
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.steps import HandedOver, JournalEntry, variables_of
+from antiphon_worker.loop.steps import HandedOver, JournalEntry, Routed, variables_of
 from antiphon_worker.loop.visible_history import LoadedHistory
 
 
@@ -38,10 +38,21 @@ class Charge(Struct, frozen=True):
     stays: InCharge | None = None
     begins: bool = True
     """Whether the turn has begun with this agent, so that the turn's revision is that agent's."""
+    model: str | None = None
+    """The model that a router has chosen for this agent."""
 
     def request(self, request: TurnRequest) -> TurnRequest:
         """Return the part of a request that is for this agent."""
-        return request if self.first else msgspec.structs.replace(request, params={}, instructions=None)
+        part = request if self.first else msgspec.structs.replace(request, params={}, instructions=None)
+        return (
+            msgspec.structs.replace(part, params=part.params | {"model": self.model}) if self.model else part
+        )
+
+    def brought(self, request: TurnRequest) -> dict[str, Any]:
+        """Return the parameters that the turn brings for this agent. The model of a router is none of them."""
+        if not self.first:
+            return {}
+        return request.params | ({"caller_tools": True} if request.caller_tools else {})
 
     def variables(self, before: dict[str, Any], entries: Sequence[JournalEntry]) -> dict[str, Any]:
         """Return the session's variables for the system prompt: those at the hand-off."""
@@ -73,12 +84,14 @@ class Charge(Struct, frozen=True):
 
 
 def charge_of(turn: ClaimedTurn, asked: str | AgentSpec | None, entries: Sequence[JournalEntry]) -> Charge:
-    """Return which agent is in charge now of a turn that asks for ``asked``."""
+    """Return which agent is in charge now of a turn that asks for ``asked``, or for what a router has chosen."""
+    routed = next((entry for entry in entries if isinstance(entry, Routed)), None) if entries else None
+    asked = routed.agent if routed is not None and routed.agent is not None else asked
     handed = [entry for entry in entries if isinstance(entry, HandedOver)] if entries else []
     own = asked.name or "" if isinstance(asked, AgentSpec) else asked or ""
     first = _left_by(turn.history, own)
     if not handed and first == own:
-        return Charge(asked)
+        return Charge(asked, model=routed.model if routed else None)
     name = handed[-1].target if handed else first
     stays = next((one.target for one in reversed(handed) if one.after == "stay"), first)
     sent = found_within(asked, name) if isinstance(asked, AgentSpec) else None
@@ -88,6 +101,7 @@ def charge_of(turn: ClaimedTurn, asked: str | AgentSpec | None, entries: Sequenc
         handed[-1] if handed else None,
         None if stays == own else InCharge(stays, own),
         name == first,
+        routed.model if routed and not handed else None,
     )
 
 

@@ -81,6 +81,7 @@ from antiphon_worker.process.outcomes import (
 )
 from antiphon_worker.process.placement import Placement
 from antiphon_worker.process.publisher import Publisher, TurnSink
+from antiphon_worker.process.routing import choose_route
 from antiphon_worker.process.watched_sink import WatchedSink
 from antiphon_worker.providers.http.limits import Gate, HeldBack
 from antiphon_worker.settings import Settings
@@ -269,6 +270,8 @@ class TurnAttempt:
             self.journal = TurnJournal(self._cell, turn, self._lease, self._sink)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             attempt = Attempt(self._cell, turn, request, self._lease, self._sink, self._runner.prices, most)
+            if (router := self._runner.app.router) is not None:
+                await choose_route(attempt, router, self.journal, self._sink)
             while True:
                 with suppress(HandOff):
                     return await self._run_agent(attempt, self.journal)
@@ -280,8 +283,7 @@ class TurnAttempt:
         if request.revises is not None and self._revision is None:
             self._revision = await revised(self._cell, turn, request.revises, self._lease)
         app, charge = self._runner.app, charge_of(turn, asked_agent(turn, request), journal.entries)
-        self._charge, part = charge, charge.request(request)
-        brought = part.params | ({"caller_tools": True} if charge.first and request.caller_tools else {})
+        self._charge, part, brought = charge, charge.request(request), charge.brought(request)
         system = own_system(turn, part) if charge.first else None
         agent = await self._opened(turn, app.agent(charge.asked, brought, bool(system)), charge)
         provider, before = await app.provider(agent.provider), variables_of_session(turn)
@@ -403,13 +405,11 @@ class TurnAttempt:
     async def _finds_place(self) -> bool:
         """Find where the messages of a turn belong that was stopped before it knew. False if that is gone."""
         request = self._request
-        if request is None or request.revises is None or self._revision is not None:
+        with suppress(AgentError):
+            if request is not None and request.revises is not None and self._revision is None:
+                self._revision = await revised(self._cell, self._turn, request.revises, self._lease)
             return True
-        try:
-            self._revision = await revised(self._cell, self._turn, request.revises, self._lease)
-        except AgentError:
-            return False
-        return True
+        return False
 
     async def _unfinished(self) -> Unfinished:
         """Stop the turn's children, and return its output and tool results, or nothing if its data is unreadable."""

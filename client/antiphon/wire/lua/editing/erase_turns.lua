@@ -36,7 +36,7 @@ local users = {}
 for one in string.gmatch(redis.call('HGET', key_session(session), 'users') or '', '[^\n]+') do
   if one ~= user then users[#users + 1] = one end
 end
-for name, value in pairs({users = table.concat(users, '\n'), untold = untold, titled = titled}) do
+for name, value in pairs({users = table.concat(users, '\n'), untold = untold, titled = titled, route = ''}) do
   if value == '' then
     redis.call('HDEL', key_session(session), name)
   else
