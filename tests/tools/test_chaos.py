@@ -7,6 +7,7 @@ import pytest
 from chaos.__main__ import run
 from chaos.driver import Chaos
 from chaos.errands import LABELS, Errands, Order, is_whole
+from chaos.filers import Filers
 from chaos.plan import (
     ARCHIVE_FAULTS,
     CLOCK_FAULTS,
@@ -141,16 +142,31 @@ def test_steps_that_run_again_and_calls_beyond_the_budget_are_noticed(tmp_path):
     ]
 
 
+@pytest.mark.lasting_keys("ant:byte_root")
+async def test_files_that_are_lost_in_their_store_are_noticed(redis_url, tmp_path):
+    async with AsyncClient(redis_url) as client:
+        filers, rounds = Filers(client, tmp_path, 3), iter(range(200))
+        await filers.run(lambda: next(rounds, None) is None)
+        await filers.check(client)
+        assert filers.trouble == []
+        assert filers.counts["torn"] > 0 < filers.counts["read"]
+        for path in tmp_path.glob("*/*/*"):
+            path.unlink()
+        await filers.check(client)
+        assert len(filers.trouble) == sum(map(len, filers.kept.values())) > 0
+
+
 @pytest.mark.short
 @pytest.mark.timeout(180)
 async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path):
     seconds = 20 if server_kind == "valkey" else 10
-    with Chaos(5, seconds, tmp_path, server=server_kind, memory=True, errands=True) as chaos:
+    with Chaos(5, seconds, tmp_path, server=server_kind, memory=True, errands=True, files=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
     assert report.accepted > 20
     assert report.errands["steps"] > 0
+    assert report.files["read"] > 0
 
 
 needs_hosts = pytest.mark.skipif(bool(NO_HOSTS), reason=NO_HOSTS or "there are hosts")

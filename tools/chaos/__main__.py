@@ -47,7 +47,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(
             options.seed, options.seconds, folder, server=options.server, clock=options.clock,
-            apart=apart, cluster=options.cluster, webhook=not apart, errands=not options.clock,
+            apart=apart, cluster=options.cluster, webhook=not apart, errands=not options.clock, files=not options.clock,
             archive=not options.clock and not options.cluster, memory=not options.clock and not options.cluster,
         )  # fmt: skip
         if options.plan:

@@ -59,6 +59,7 @@ class Report:
     leaked_keys: int = 0
     leaked_places: int = 0
     errands: dict[str, int] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
     recovery_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -77,8 +78,9 @@ class Report:
         lines = [f"{name:26}{value:>8}" for name, value in rows]
         lines.append(f"{'faults':26}{sum(self.faults.values()):>8}")
         lines += [f"  {kind:24}{times:>8}" for kind, times in sorted(self.faults.items())]
-        if self.errands:
-            lines.append("errands: " + ", ".join(f"{count} {what}" for what, count in self.errands.items()))
+        for name, counts in (("errands", self.errands), ("files", self.files)):
+            if counts:
+                lines.append(f"{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
         for what, times in self.recovery_seconds.items():
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value:.2f} s" for name, value in times.items() if name != "count"
@@ -104,6 +106,10 @@ async def check(chaos: Chaos) -> Report:
             _check_reader(one, logs[one.session], report)
             _check_stopped(one, logs[one.session], (await client.snapshot(one.session)).messages, report)
         await _check_memory(chaos, client, report)
+        if chaos.filers:
+            await chaos.filers.check(client)
+            report.files = dict(chaos.filers.counts)
+            report.wrong += chaos.filers.trouble
         if chaos.errands:
             await chaos.errands.check(client)
             report.errands = dict(chaos.errands.counts)

@@ -16,11 +16,13 @@ from support.receiver import Receiver
 from support.releases import THIS, Release
 from support.stage import Stage
 
+from antiphon.bytestores.of_process import FILES_VARIABLE
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
 from antiphon.stores import SQLiteStore
 from chaos.errands import LABELS, Errands
+from chaos.filers import Filers
 from chaos.gateway import Gateway
 from chaos.load import Conversation, People
 from chaos.network import ClusterOfHosts, Network, OneMachine, SeveralHosts
@@ -64,6 +66,7 @@ class Chaos:
         archive: bool = False,
         memory: bool = False,
         errands: bool = False,
+        files: bool = False,
         apart: bool = False,
         cluster: bool = False,
     ) -> None:
@@ -86,6 +89,7 @@ class Chaos:
         self.conversations: list[Conversation] = []
         self.hosts: list[Supervised] = []
         self._processes = Processes(directory)
+        self._files = directory / "files"
         self._server_kind = server
         self._stack = ExitStack()
         self._later: set[asyncio.Task[None]] = set()
@@ -97,6 +101,10 @@ class Chaos:
         self.sleepers: Sleepers | None = None
         self.with_memory = memory
         self.rememberers: Rememberers | None = None
+        self.with_files = files
+        if files:
+            self._files.mkdir()
+        self.filers: Filers | None = None
         self.with_errands = errands
         self.errands: Errands | None = None
         self.gateway: Gateway | None = None
@@ -151,6 +159,9 @@ class Chaos:
             if self.with_memory:
                 self.rememberers = Rememberers(client, self.stage.directory, self.seed)
                 talkers.append(asyncio.create_task(self.rememberers.remember(self._is_over)))
+            if self.with_files:
+                self.filers = Filers(client, self._files, self.seed)
+                talkers.append(asyncio.create_task(self.filers.run(self._is_over)))
             if self.errands:
                 talkers.append(asyncio.create_task(self.errands.run(self._is_over)))
                 operators.append(asyncio.create_task(self.errands.operate()))
@@ -182,7 +193,9 @@ class Chaos:
             url=self.network.workers_url(number),
             inside=self.network.inside(number),
             release=self._release(before),
-            env=({"STAGE_MEMORY": "1"} if self.with_memory else {}) | {"STAGE_ERRANDS": label},
+            env=({"STAGE_MEMORY": "1"} if self.with_memory else {})
+            | ({FILES_VARIABLE: f"file://{self._files}"} if self.with_files else {})
+            | {"STAGE_ERRANDS": label},
             processes=PROCESSES,
             lease=LEASE_SECONDS,
             drain=1,
