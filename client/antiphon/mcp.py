@@ -57,8 +57,10 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
     ``tools`` are the server's tools that agents may use, by their names there; None is all of them. Models know the
     tool ``search`` of the server ``github`` as ``github__search``. ``approval`` determines which calls wait until they
     are approved, and ``at_most_once`` which are never started twice: all, or those of some tools by their names there.
-    ``approval_timeout`` and ``approval_at_limit`` are those of ``antiphon.tool``. ``timeout`` is how many seconds a
-    call may take, and ``connect_timeout`` how many the connection and the list of tools may take.
+    ``approval_timeout`` and ``approval_at_limit`` are those of ``antiphon.tool``. With ``resources``, models can list
+    and read the server's resources, with the tools ``github__list_resources`` and ``github__read_resource``.
+    ``timeout`` is how many seconds a call may take, and ``connect_timeout`` how many the connection and the list of
+    tools may take.
 
     >>> files = MCP.stdio("mcp-server-files /data", name="files", tools=["read_file"])
     >>> files.offers("write_file")
@@ -77,6 +79,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
     approval_timeout: float | None = None
     approval_at_limit: AtLimit = "reject"
     at_most_once: bool | tuple[str, ...] = False
+    resources: bool = False
     timeout: float | None = None
     connect_timeout: float = 10.0
 
@@ -93,6 +96,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         approval_timeout: float | timedelta | None = None,
         approval_at_limit: AtLimit = "reject",
         at_most_once: Some = False,
+        resources: bool = False,
         timeout: float | timedelta | None = None,
         connect_timeout: float | timedelta = 10.0,
     ) -> MCP:
@@ -114,13 +118,17 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
             raise UsageError(
                 "auth= must be a function of the requester that returns a token, headers or None."
             )
-        return cls(
-            _name(name), url=url, auth=auth, headers=_texts(headers, "headers"), tools=_names(tools, "tools"),
-            approval=_some(approval, "approval"), approval_timeout=duration(approval_timeout, "approval_timeout"),
-            approval_at_limit=check_at_limit(approval_at_limit, "approval_at_limit"),
-            at_most_once=_some(at_most_once, "at_most_once"), timeout=duration(timeout, "timeout"),
-            connect_timeout=duration(connect_timeout, "connect_timeout") or 10.0,
-        )  # fmt: skip
+        common = _common(
+            tools,
+            approval,
+            approval_timeout,
+            approval_at_limit,
+            at_most_once,
+            resources,
+            timeout,
+            connect_timeout,
+        )
+        return cls(_name(name), url=url, auth=auth, headers=_texts(headers, "headers"), **common)
 
     @classmethod
     def stdio(
@@ -135,6 +143,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         approval_timeout: float | timedelta | None = None,
         approval_at_limit: AtLimit = "reject",
         at_most_once: Some = False,
+        resources: bool = False,
         timeout: float | timedelta | None = None,
         connect_timeout: float | timedelta = 10.0,
     ) -> MCP:
@@ -149,13 +158,17 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         words = shlex.split(command) if isinstance(command, str) else _names(command, "command")
         if not words:
             raise UsageError("command= of an MCP server must name a program.")
-        return cls(
-            _name(name), command=tuple(words), env=_texts(env, "env"), cwd=cwd, tools=_names(tools, "tools"),
-            approval=_some(approval, "approval"), approval_timeout=duration(approval_timeout, "approval_timeout"),
-            approval_at_limit=check_at_limit(approval_at_limit, "approval_at_limit"),
-            at_most_once=_some(at_most_once, "at_most_once"), timeout=duration(timeout, "timeout"),
-            connect_timeout=duration(connect_timeout, "connect_timeout") or 10.0,
-        )  # fmt: skip
+        common = _common(
+            tools,
+            approval,
+            approval_timeout,
+            approval_at_limit,
+            at_most_once,
+            resources,
+            timeout,
+            connect_timeout,
+        )
+        return cls(_name(name), command=tuple(words), env=_texts(env, "env"), cwd=cwd, **common)
 
     def __repr__(self) -> str:
         if self.url:
@@ -205,6 +218,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         return {
             "name": self.name, "tools": self.tools, "timeout": self.timeout, "at_most_once": self.at_most_once,
             "approval": [self.approval, self.approval_timeout, self.approval_at_limit],
+            **({"resources": True} if self.resources else {}),
         }  # fmt: skip
 
 
@@ -318,6 +332,24 @@ def _names(names: object, what: str) -> tuple[str, ...] | None:
     if isinstance(names, str) or not all(isinstance(one, str) and one for one in found):
         raise UsageError(f"{what}= of an MCP server must be a list of texts, not {names!r}.")
     return tuple(found)
+
+
+def _common(
+    tools: Iterable[str] | None, approval: Some, approval_timeout: float | timedelta | None,
+    approval_at_limit: AtLimit, at_most_once: Some, resources: bool, timeout: float | timedelta | None,
+    connect_timeout: float | timedelta,
+) -> dict[str, Any]:  # fmt: skip
+    """Check the options that servers of both kinds have. Raises ``UsageError``."""
+    if not is_a(resources, bool):
+        raise UsageError(f"resources= of an MCP server must be True or False, not {resources!r}.")
+    return {
+        "tools": _names(tools, "tools"), "approval": _some(approval, "approval"),
+        "approval_timeout": duration(approval_timeout, "approval_timeout"),
+        "approval_at_limit": check_at_limit(approval_at_limit, "approval_at_limit"),
+        "at_most_once": _some(at_most_once, "at_most_once"), "resources": resources,
+        "timeout": duration(timeout, "timeout"),
+        "connect_timeout": duration(connect_timeout, "connect_timeout") or 10.0,
+    }  # fmt: skip
 
 
 def _some(value: object, what: str) -> bool | tuple[str, ...]:

@@ -158,10 +158,15 @@ class Connection:
                 await self._list()
             return await send()
 
+    @property
+    def has_resources(self) -> bool:
+        """Whether the server offers resources."""
+        assert self._client is not None
+        return self._client.server_capabilities.resources is not None
+
     async def request(self, request: Any, kind: type[R]) -> R:
         """Return the answer to a request, of this type. Raises ``ToolError``."""
-        async with asyncio.timeout(self.server.connect_timeout):
-            return await self._asked(self.session.send_request(request, kind))
+        return await self._asked(self.session.send_request(request, kind))
 
     @property
     def session(self) -> Any:

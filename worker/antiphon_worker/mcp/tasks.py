@@ -6,6 +6,7 @@ journal, so that any worker continues.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -56,7 +57,7 @@ class _Task:
     async def look(self) -> dict[str, Any]:
         """Read the task, and return what the journal keeps. Raises ``ToolError``."""
         try:
-            async with self._use() as connection:
+            async with self._use() as connection, asyncio.timeout(connection.server.connect_timeout):
                 return await self._look(connection)
         except (Unreachable, TimeoutError):
             return {"status": UNREACHABLE, "poll": 0.0, "questions": {}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from antiphon_worker.mcp.questions import (
     durable_of,
     noted,
 )
+from antiphon_worker.mcp.resources import resource_tools
 from antiphon_worker.mcp.servers import server
 from antiphon_worker.mcp.task_models import NewTask
 from antiphon_worker.mcp.tasks import result_of_task
@@ -79,7 +80,8 @@ class _User:
                 tools = await connection.tools()
                 if not connection.noted:
                     connection.noted = await self._note(self.server, tools)
-                return [tool.bound(self._call) for tool in tools]
+                found = [tool.bound(self._call) for tool in tools]
+                return [*found, *self._for_resources(connection, {tool.name for tool in tools})]
         except ToolError as exc:
             self.failure = exc.message
         except TimeoutError:
@@ -87,6 +89,12 @@ class _User:
                 f"{self.server.name} did not list its tools within {self.server.connect_timeout:g} s."
             )
         return []
+
+    def _for_resources(self, connection: Connection, known: Container[str]) -> list[RemoteTool]:
+        """Return the tools for the server's resources, unless it has none or tools of these names."""
+        if not (self.server.resources and connection.has_resources):
+            return []
+        return [tool for tool in resource_tools(self.server, self._use) if tool.name not in known]
 
     async def _call(self, tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
         """Call a tool, again with each round of answers to its questions."""
