@@ -119,9 +119,6 @@ def prices_of(given: object) -> Prices:
 
 log = logging.getLogger("antiphon.limits")
 
-OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
-"""The parameters that limit the output of a model call, of which providers send the one that their service knows."""
-
 _NO_PRICES = Prices({})
 _NO_WAIT = nullcontext()
 _REACHED = {
@@ -144,20 +141,15 @@ def stopped_usage(request: ModelRequest, stream: object, outlet: object) -> Usag
     """Return what a stopped call has used: as its service has counted so far, and the rest as estimated."""
     counted: Usage = getattr(stream, "counted", Usage())
     received: int = getattr(outlet, "received", 0)
-    given = counted.input_tokens or _estimated_input(request)
+    given = counted.input_tokens or estimated_input(request)
     made = max(counted.output_tokens, -(-received // BYTES_PER_TOKEN))
     return msgspec.structs.replace(
         counted, input_tokens=given, output_tokens=made, estimated_tokens=given + made - counted.tokens
     )
 
 
-def most_of(request: ModelRequest) -> tuple[int, int]:
-    """Return how many input and output tokens a call may have at most. A token of input has at least one byte."""
-    limits = [value for name in OUTPUT_LIMITS if type(value := request.params.get(name)) is int]
-    return _estimated_input(request) * BYTES_PER_TOKEN, max(limits, default=0)
-
-
-def _estimated_input(request: ModelRequest) -> int:
+def estimated_input(request: ModelRequest) -> int:
+    """Return the tokens of a request's input, estimated from its length."""
     system, tools = request.system or "", msgspec.json.encode(request.tools, enc_hook=str).decode()
     return estimated_tokens([*request.messages, Message.system(system + tools)])
 

@@ -4,7 +4,7 @@ A turn without budgets does nothing of this: its provider is used as it is. Othe
 provider, so that every model call of the turn passes here, those of summaries and fallbacks included.
 
 - A call may use at most its input, counted as one token for each byte, and its ``max_tokens``. One that names none is
-  sent with ``MOST_OUTPUT``: a call without an end could not be reserved.
+  sent with a limit: a call without an end could not be reserved.
 - While calls of other turns hold the rest of a budget, a call waits for a moment in its place, and then its turn is
   requeued for some seconds: nothing is refused that may fit later.
 - A call that is stopped counts as its service has counted it, or else as estimated. What a dead worker holds counts as
@@ -54,7 +54,8 @@ from antiphon.wire.budgets import (
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.app import App
-from antiphon_worker.loop.costs import OUTPUT_LIMITS, Price, Prices, most_of, stopped_usage
+from antiphon_worker.loop.call_limits import most_of, with_an_end
+from antiphon_worker.loop.costs import Price, Prices, stopped_usage
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, answered
 from antiphon_worker.process.journal import patiently
@@ -63,7 +64,6 @@ from antiphon_worker.process.payers import ledgers_by_cell, payers_of, paying_tu
 from antiphon_worker.process.requests import keeping
 from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult
 
-MOST_OUTPUT = 16_384
 PAUSES = (0.05, 0.1, 0.2, 0.4)
 """How long a call waits in its place while others hold the rest of a budget, in seconds."""
 BACK_SECONDS = (1.0, 3.0)
@@ -335,10 +335,12 @@ class Purse:
                 await capture(cell, hold.call, ledgers, cost=cost, tokens=tokens, estimated=True)
 
     def _used(self, hold: Hold, usage: Usage, *models: str) -> tuple[int, int]:
-        """Return nano-dollars and tokens. A prompt too long for its price costs what was held for it."""
+        """Return nano-dollars and tokens. What has no cost, or one that is no amount, costs what was held for it."""
         prices = [price for model in models if (price := self._attempt.prices.price(model))]
         cost = usage.cost if usage.cost is not None or not prices else prices[0].of(usage)
-        return (hold.call.cost or 0) if cost is None else _nano(cost), usage.tokens
+        if cost is None or not isfinite(cost) or cost < 0:
+            return hold.call.cost or 0, max(usage.tokens, 0)
+        return _nano(cost), max(usage.tokens, 0)
 
 
 class PaidProvider:
@@ -393,19 +395,6 @@ class _PaidCall:
             raise
         await self._purse.settle_answer(hold, request, result)
         return result
-
-
-def with_an_end(request: ModelRequest) -> ModelRequest:
-    """Return the request with a limit of its output."""
-    params = request.params
-    if any(params.get(name) is not None for name in OUTPUT_LIMITS):
-        return request
-    thinking = params.get("thinking")
-    tokens: Any = params.get("reasoning")
-    if isinstance(thinking, dict):
-        tokens = cast("dict[str, Any]", thinking).get("budget_tokens")
-    more: int = tokens if type(tokens) is int else 0
-    return msgspec.structs.replace(request, params=params | {"max_tokens": MOST_OUTPUT + more})
 
 
 def _most_cost(price: Price, tokens_in: int, tokens_out: int) -> float:

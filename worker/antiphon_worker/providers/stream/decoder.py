@@ -165,7 +165,7 @@ def _count(usage: dict[str, Any], places: tuple[str, ...]) -> int:
     for place in places:
         outer, _, name = place.rpartition(".")
         counts = usage.get(outer) if outer else usage
-        if is_object(counts) and (found := as_int(counts.get(name))):
+        if is_object(counts) and (found := as_int(counts.get(name)) or 0) > 0:
             return found
     return 0
 
@@ -186,6 +186,6 @@ def _cost_of(usage: dict[str, Any]) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         return None
     return float(value)
