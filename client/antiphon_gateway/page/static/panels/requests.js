@@ -17,7 +17,8 @@ export class Panel {
 
   async read() {
     try {
-      const found = await get(path`/turns/${this.turnId()}/requests`);
+      const id = this.turnId();
+      const found = id ? await get(path`/turns/${id}/requests`) : []; // messages that no turn has brought have no id
       say(this.note, found.length ? "" : NOT_KEPT);
       arrange(this.list, found, (one) => `${one.run}.${one.attempt}.${one.step}.${one.at}`, () => new Request());
     } catch (problem) {
