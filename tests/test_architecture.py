@@ -46,7 +46,7 @@ CLIENT_ORDER = [
     "errors text lazy",
 ]
 WORKER_ORDER = [
-    "commands jobs variants",
+    "commands jobs",
     "__main__",
     "local",
     "process",

@@ -12,6 +12,7 @@ from antiphon.async_client import AsyncClient, SessionSnapshot
 from antiphon.model.feedback import Feedback, Figures
 from antiphon.model.promotions import Promotion
 from antiphon.model.requests import KeptRequest
+from antiphon.model.variants import Variant, VariantRun
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
 from antiphon.redis.budgets import AsyncBudgets
@@ -35,5 +36,5 @@ __all__ = [
     "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts",
     "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "KeptRequest", "Promotion", "RatedTurn",
     "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn",
-    "TenantLimits", "Webhook", "Webhooks",
+    "TenantLimits", "Variant", "VariantRun", "Webhook", "Webhooks",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from antiphon.replaying import Replay, ReplayDiffers
 from antiphon.testing import replay, script, tool_call
 from antiphon.tools import Context
 from antiphon_worker.app import App
-from antiphon_worker.variants import run_variant
+from antiphon_worker.loop.variants import run_variant
 
 RAN: list[str] = []
 

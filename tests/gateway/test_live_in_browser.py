@@ -248,13 +248,37 @@ def test_a_turn_shows_each_step_as_the_model_received_it_or_that_it_is_not_kept(
     page.open("#/sessions/s")
     page.shows("article:last-child footer", "2 steps")
     assert page.run(READ_ABOUT, "requests") == []
-    page.run("document.querySelector('article:first-child .json:last-child').open = true")
+    page.run("document.querySelector('article:first-child .received').open = true")
     page.shows("article:first-child .requests", "The requests of this turn are not kept")
-    page.run("document.querySelector('article:last-child .json:last-child').open = true")
+    page.run("document.querySelector('article:last-child .received').open = true")
     page.shows("article:last-child .requests", "Step 1", "Step 2", "stage/stage-1", "bytes")
     page.run("document.querySelectorAll('.requests details')[1].open = true")
     shown = page.shows("article:last-child .requests pre", HOSTILE.replace('"', '\\"'), "surveyed", '"tools"')
     assert json.loads(shown.strip())["model"] == "stage-1"
+
+
+def test_variants_of_a_turn_are_started_and_shown_beside_it(operation):
+    page, stage = operation.page, operation.stage
+    stage.open("tool")
+    operation.start_worker()
+    operation.submit_and_wait("s", f"tool:survey {HOSTILE}")
+    [agent] = operation.call("GET", "/agents")["agents"]
+    page.open("#/sessions/s")
+    page.shows("article footer", "2 steps")
+    assert page.run(READ_ABOUT, "variants") == []
+    page.run("document.querySelector('article .again').open = true")
+    page.shows(".variants", "Workers run this turn again", "Recorded", "survey(")
+    page.find(".variants input").send_keys("support@nothing\n")
+    page.shows("#notices", "No worker has support@nothing now")
+    page.find(".variants input").clear()
+    page.find(".variants input").send_keys(f"support@{agent['revision']}\n")
+    page.shows(
+        ".sides section:nth-child(2)", f"support@{agent['revision']}", "no difference", "2 calls", "survey("
+    )
+    page.find(".variants input:nth-of-type(2)").send_keys("stage-2\n")
+    page.shows(".sides section:nth-child(3)", "stage-2", "2 calls")
+    assert page.run(PROBLEMS) == []
+    assert [one for one in page.wrong() if "/variants" not in one] == []
 
 
 def test_a_failed_turn_is_requeued(operation):

@@ -132,8 +132,10 @@ def _commands() -> list[str]:
 
 def _fields_of_command(name: str) -> list[str]:
     """The fields that the scripts send with a command and that a worker reads."""
-    text = (resources.files("antiphon.wire") / "lua" / "include" / "stop.lua").read_text()
-    sent = set(re.findall(r'"(\w+)":', text)) if f'"command":"{name}"' in text else {"command"}
+    scripts = resources.files("antiphon.wire") / "lua"
+    texts = [(scripts / one).read_text() for one in ("include/stop.lua", "keep_variant.lua")]
+    sending = [text for text in texts if f'"command":"{name}"' in text]
+    sent = {"command"}.union(*(re.findall(r'"(\w+)":', text) for text in sending))
     return sorted(sent & {*Command.__struct_fields__})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import logging
 import os
@@ -491,6 +492,19 @@ class App:
         if self._archive is None and (url or self._store):
             self._archive = Archive(self._store or store_at(url))
         return self._archive
+
+    async def replayable(self, name: str) -> list[Agent]:
+        """Return copies of an agent and of all others, with opened providers and their MCP servers left out.
+
+        >>> [agent.name for agent in await app.replayable("support")]
+        ['support']
+        """
+        found: list[Agent] = []
+        for known in sorted(self._added, key=lambda one: one != name):
+            own = copy.copy(self._added[known])
+            own.provider = await self.provider(self._agents[known].provider)
+            found.append(own)
+        return found
 
     def submitting(self, agent: Agent) -> AbstractContextManager[None]:
         """Let a turn that is submitted within this find its agent. Raises ``UsageError`` if it is not one of the App.

@@ -10,29 +10,43 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.agent import Agent
-from antiphon.cli.arguments import add_json, add_redis, command_parser, open_client, positive, print_json
+from antiphon.cli.arguments import (
+    add_json,
+    add_redis,
+    command_parser,
+    open_client,
+    positive,
+    print_json,
+    seconds,
+)
 from antiphon.cli.terminal import one_line, printable, table
-from antiphon.errors import MissingPackage, UsageError
+from antiphon.errors import MissingPackage, ResultTimeout, UsageError
 from antiphon.model import Message
 from antiphon.model.recording import Recording
+from antiphon.model.variants import Variant
 from antiphon.replaying import read_recording
 
 _AGENT = re.compile(r"([\w.]+):(\w+)")
+_REVISION = re.compile(r"[^:]+@[^:]+")
 WIDTH = 100
+LOOK_SECONDS = 0.5
+LOST = "lost: its worker has stopped"
 
 
 def replay(argv: list[str]) -> int:
-    """Run an ended turn again with another model or system prompt, and compare the answers
+    """Run an ended turn again with another agent, model or system prompt, and compare the answers
 
-    The turn runs in this process, with the model service of the agent. Earlier model calls than --step have the
-    recorded answers. Tools do not run: a call like a recorded one returns what that one returned. Nothing is written to
-    Redis.
+    With --agent MODULE:NAME, the turn runs in this process, with the model service of the agent, and nothing is written
+    to Redis. With --agent NAME@REVISION, it runs on a worker that has this revision, and the dashboard shows the runs.
+    Earlier model calls than --step have the recorded answers. Tools do not run: a call like a recorded one returns what
+    that one returned.
     """
     parser = command_parser(replay)
     parser.add_argument("turn", help="id of the turn, or a file of `antiphon record`")
     parser.add_argument(
-        "--agent", metavar="MODULE:NAME", required=True, action="append",
-        help="where the agent is found; again for each agent that its hand-offs only name",
+        "--agent", metavar="MODULE:NAME|NAME@REVISION", required=True, action="append",
+        help="where the agent is found, again for each agent that its hand-offs only name; or a revision that a worker "
+        "has, or its label",
     )  # fmt: skip
     parser.add_argument("--model", help="another model; default: that of the agent")
     parser.add_argument("--system", metavar="TEXT", help="another system prompt; default: that of the agent")
@@ -42,12 +56,18 @@ def replay(argv: list[str]) -> int:
     parser.add_argument(
         "-n", metavar="N", type=positive, default=1, dest="runs", help="number of runs; default: 1"
     )
+    parser.add_argument(
+        "--timeout", type=seconds, default=600.0, metavar="SECONDS",
+        help="how long to wait for workers; default: 600",
+    )  # fmt: skip
     add_json(parser, "print each run as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
-    agents = [_agent(one) for one in options.agent]
-    known = read_recording(options.turn) if Path(options.turn).is_file() else None
-    recording, runs = asyncio.run(_run(options, agents, known))
+    if _REVISION.fullmatch(options.agent[0]):
+        recording, runs = asyncio.run(_on_workers(options))
+    else:
+        known = read_recording(options.turn) if Path(options.turn).is_file() else None
+        recording, runs = asyncio.run(_here(options, [_agent(one) for one in options.agent], known))
     if options.json:
         print_json(runs)
         return 0
@@ -63,9 +83,36 @@ def replay(argv: list[str]) -> int:
     return 0
 
 
-async def _run(options: Any, agents: list[Agent], recording: Recording | None) -> tuple[Recording, list[Any]]:
+async def _on_workers(options: Any) -> tuple[Recording, list[Variant]]:
+    """Let workers run the turn, and wait for all runs. Raises ``UsageError``, ``ResultTimeout``."""
+    if len(options.agent) > 1:
+        raise UsageError("Name one revision: --agent NAME@REVISION can be given once.")
+    async with open_client(options) as client:
+        turn = await client.turn(options.turn)
+        recording = await turn.recording()
+        started = await turn.replay(
+            options.agent[0], runs=options.runs, step=options.step, model=options.model, system=options.system
+        )
+        wanted = {run.id for run in started}
+        try:
+            async with asyncio.timeout(options.timeout):
+                while True:
+                    runs = [run for run in await turn.variants() if run.id in wanted]
+                    if all(run.status != "running" for run in runs):
+                        return recording, [
+                            run.variant or Variant(run.model or "-", error=LOST) for run in runs
+                        ]
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise ResultTimeout(f"The runs did not end within {options.timeout:g} s.") from None
+
+
+async def _here(
+    options: Any, agents: list[Agent], recording: Recording | None
+) -> tuple[Recording, list[Variant]]:
+    """Run the turn in this process. Raises ``UsageError``."""
     try:
-        run_variant = import_module("antiphon_worker.variants").run_variant
+        run_variant = import_module("antiphon_worker.loop.variants").run_variant
     except ModuleNotFoundError as exc:
         raise MissingPackage(
             "antiphon replay needs the worker's packages: pip install 'antiphon[worker]'."
@@ -116,7 +163,7 @@ def _agent(place: str) -> Agent:
     """Import an agent. Raises ``UsageError``."""
     found = _AGENT.fullmatch(place)
     if found is None:
-        raise UsageError(f"--agent must name an agent as module:name, not {place!r}.")
+        raise UsageError(f"--agent must name an agent as module:name or name@revision, not {place!r}.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

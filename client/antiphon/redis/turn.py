@@ -29,6 +29,7 @@ from antiphon.model import TERMINAL, Decision, Response, Status
 from antiphon.model.feedback import checked_feedback
 from antiphon.model.recording import Recording
 from antiphon.model.requests import KeptRequest
+from antiphon.model.variants import VariantRun
 from antiphon.redis.connections import Connections
 from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import found_in
@@ -37,6 +38,7 @@ from antiphon.redis.recording import record_turn
 from antiphon.redis.requests import requests_of
 from antiphon.redis.subscription import Subscription, TurnEvents
 from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
+from antiphon.redis.variants import read_variants, start_variants
 from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
@@ -273,6 +275,37 @@ class AsyncTurn:
         []
         """
         return await requests_of(self._connections.cell_of_turn(self.id), self.id)
+
+    async def replay(
+        self, revision: str, *, runs: int = 1, step: int = 1, model: str | None = None, system: str | None = None,
+        key: str | None = None,
+    ) -> list[VariantRun]:  # fmt: skip
+        """Let workers run the ended turn again on a ``revision`` (``"agent@revision"`` or ``"agent@label"``).
+
+        Each of the ``runs`` is a variant, perhaps with another ``model`` or ``system`` prompt; model calls before
+        ``step`` have the recorded answers. Tools do not run: a call like a recorded one has its result. Returns at
+        once; ``variants`` has what comes of it. Variants of a worker that stops are lost. With the same ``key``, it
+        starts none again. Raises ``UsageError``, also if no worker has the revision,
+        ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> await turn.replay("support@2026-11-24")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: No worker has support@2026-11-24 now: start one with this revision of ...
+        """
+        cell = self._connections.cell_of_turn(self.id)
+        return await start_variants(
+            cell, self.id, revision, runs=runs, step=step, model=model, system=system, key=key
+        )
+
+    async def variants(self) -> list[VariantRun]:
+        """Return the variants of the turn that ``replay`` has started in the last 7 days, the first one first.
+
+        Raises ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> await turn.variants()
+        []
+        """
+        return await read_variants(self._connections.cell_of_turn(self.id), self.id)
 
     async def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

@@ -24,6 +24,7 @@ from antiphon.model import Decision, File, Message, Response, Status
 from antiphon.model.files import FileEntry, StoredFile
 from antiphon.model.recording import Recording
 from antiphon.model.requests import KeptRequest
+from antiphon.model.variants import VariantRun
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
 from antiphon.session.streams import EventIterator
 from antiphon.session.turn_info import TurnInfo, TurnRun
@@ -254,6 +255,11 @@ class TurnHandle(Protocol):
     async def feedback(self, score: float, note: str | None = None, *, by: str | None = None) -> None: ...
     async def recording(self) -> Recording: ...
     async def requests(self) -> list[KeptRequest]: ...
+    async def replay(
+        self, revision: str, *, runs: int = 1, step: int = 1, model: str | None = None, system: str | None = None,
+        key: str | None = None,
+    ) -> list[VariantRun]: ...  # fmt: skip
+    async def variants(self) -> list[VariantRun]: ...
     async def requeue(self) -> None: ...
     async def approve(
         self, call_id: str, *, by: str | None = None, arguments: Mapping[str, Any] | None = None

@@ -12,6 +12,7 @@ from antiphon.input.values import Keep
 from antiphon.model import Response, Status
 from antiphon.model.recording import Recording
 from antiphon.model.requests import KeptRequest
+from antiphon.model.variants import VariantRun
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.synchronous import Synchronous
@@ -218,6 +219,40 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         []
         """
         return call(self._async.requests())
+
+    def replay(
+        self,
+        revision: str,
+        *,
+        runs: int = 1,
+        step: int = 1,
+        model: str | None = None,
+        system: str | None = None,
+        key: str | None = None,
+    ) -> list[VariantRun]:
+        """Let workers run the ended turn again on a ``revision`` (``"agent@revision"`` or ``"agent@label"``).
+
+        Each of the ``runs`` is a variant, perhaps with another ``model`` or ``system`` prompt; model calls before
+        ``step`` have the recorded answers. Tools do not run: a call like a recorded one has its result. Returns at
+        once; ``variants`` has what comes of it. Variants of a worker that stops are lost. With the same ``key``, it
+        starts none again. Raises ``UsageError``, also if no worker has the revision,
+        ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> turn.replay("support@2026-11-24")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: No worker has support@2026-11-24 now: start one with this revision of ...
+        """
+        return call(self._async.replay(revision, runs=runs, step=step, model=model, system=system, key=key))
+
+    def variants(self) -> list[VariantRun]:
+        """Return the variants of the turn that ``replay`` has started in the last 7 days, the first one first.
+
+        Raises ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> turn.variants()
+        []
+        """
+        return call(self._async.variants())
 
     def requeue(self) -> None:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.

@@ -16,9 +16,11 @@ from antiphon.model import TERMINAL, Decision
 from antiphon.model.feedback import MOST_NOTE
 from antiphon.model.recording import Recording
 from antiphon.model.requests import KeptRequest
+from antiphon.model.variants import VariantRun
 from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
+from antiphon.redis.variants import MOST_RUNS
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.session.work import options_of
@@ -160,6 +162,35 @@ async def list_requests(call: Call[None, None]) -> list[KeptRequest]:
     It has the system prompt of the agent, which nothing else shows over HTTP.
     """
     return await (await call.turn()).requests()
+
+
+class Replay(Struct, kw_only=True, forbid_unknown_fields=True):
+    """On which revision (``agent@revision`` or ``agent@label``) to run the turn again, and what to change."""
+
+    revision: str
+    runs: Annotated[int, Meta(ge=1, le=MOST_RUNS)] = 1
+    step: Annotated[int, Meta(ge=1)] = 1
+    model: str | None = None
+    system: str | None = None
+
+
+@operation("POST", "/turns/{turn}/variants", right="admin", status=202)
+async def replay_turn(call: Call[None, Replay]) -> list[VariantRun]:
+    """Let workers run an ended turn again on one of their revisions, without its tools
+
+    With an `Idempotency-Key`, a repeated request starts nothing again.
+    """
+    turn, given = await call.turn(), call.body
+    return await turn.replay(
+        given.revision, runs=given.runs, step=given.step, model=given.model, system=given.system,
+        key=idempotency_key(call, None),
+    )  # fmt: skip
+
+
+@operation("GET", "/turns/{turn}/variants", right="admin")
+async def list_variants(call: Call[None, None]) -> list[VariantRun]:
+    """Read what came of the variants of a turn, for 7 days"""
+    return await (await call.turn()).variants()
 
 
 class FeedbackQuery(Struct, kw_only=True):
@@ -345,6 +376,6 @@ def _told(error: AgentError) -> TurnFailure:
 
 OPERATIONS = [
     submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_runs, show_result, cancel_turn,
-    requeue_turn, rate_turn, list_feedback, record_turn, list_requests, list_waiting, approve_call, reject_call,
-    answer_call, list_failed, requeue_failed,
+    requeue_turn, rate_turn, list_feedback, record_turn, list_requests, replay_turn, list_variants, list_waiting,
+    approve_call, reject_call, answer_call, list_failed, requeue_failed,
 ]  # fmt: skip

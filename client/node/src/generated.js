@@ -96,6 +96,8 @@ export const OPERATIONS = {
   list_feedback: {"method": "GET", "route": "/feedback", "body": false, "query": ["agent", "since", "conversation", "tenant", "limit"]},
   record_turn: {"method": "GET", "route": "/turns/{turn}/recording", "body": false, "query": []},
   list_requests: {"method": "GET", "route": "/turns/{turn}/requests", "body": false, "query": []},
+  replay_turn: {"method": "POST", "route": "/turns/{turn}/variants", "body": true, "query": []},
+  list_variants: {"method": "GET", "route": "/turns/{turn}/variants", "body": false, "query": []},
   list_waiting: {"method": "GET", "route": "/waiting", "body": false, "query": ["tenant", "limit"]},
   approve_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/approve", "body": true, "query": []},
   reject_call: {"method": "POST", "route": "/turns/{turn}/calls/{call}/reject", "body": true, "query": []},

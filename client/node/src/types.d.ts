@@ -663,6 +663,36 @@ export interface KeptRequest {
   size: number;
   body?: Json;
 }
+/** On which revision (``agent@revision`` or ``agent@label``) to run the turn again, and what to change. */
+export interface Replay {
+  revision: string;
+  runs?: number;
+  step?: number;
+  model?: string | null;
+  system?: string | null;
+}
+/** A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``. */
+export interface VariantRun {
+  id: string;
+  agent: string;
+  revision: string;
+  worker: string;
+  at: number;
+  status?: "finished" | "lost" | "running";
+  step?: number;
+  model?: string | null;
+  system?: string | null;
+  variant?: Variant | null;
+}
+/** One run of a recorded turn: what the model said and called, the answer, and what it took. */
+export interface Variant {
+  model: string;
+  messages?: Message[];
+  text?: string;
+  usage?: Usage;
+  seconds?: number;
+  error?: string | null;
+}
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
@@ -1203,6 +1233,10 @@ export interface Operations {
   record_turn: { asked: { turn: string }; answer: Recording };
   /** Read what the models received in a turn, if its App keeps that */
   list_requests: { asked: { turn: string }; answer: KeptRequest[] };
+  /** Let workers run an ended turn again on one of their revisions, without its tools */
+  replay_turn: { asked: { turn: string } & Replay; answer: VariantRun[] };
+  /** Read what came of the variants of a turn, for 7 days */
+  list_variants: { asked: { turn: string }; answer: VariantRun[] };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */

@@ -283,6 +283,7 @@ export interface TurnInfo {
   user?: string | null;
   waits?: Wait[];
   feedback?: Feedback | null;
+  route?: Route | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -328,6 +329,13 @@ export interface Feedback {
   note?: string | null;
   by?: string | null;
   at?: number;
+}
+/** What a router chooses for a turn. What is None stays as the turn asks for it. */
+export interface Route {
+  agent?: string | null;
+  model?: string | null;
+  queue?: string | null;
+  reason?: string;
 }
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
@@ -613,6 +621,7 @@ export interface RatedTurn {
   user?: string | null;
   waits?: Wait[];
   feedback?: Feedback | null;
+  route?: Route | null;
   revision?: string;
   conversation?: Message[];
 }
@@ -653,6 +662,36 @@ export interface KeptRequest {
   model: string;
   size: number;
   body?: Json;
+}
+/** On which revision (``agent@revision`` or ``agent@label``) to run the turn again, and what to change. */
+export interface Replay {
+  revision: string;
+  runs?: number;
+  step?: number;
+  model?: string | null;
+  system?: string | null;
+}
+/** A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``. */
+export interface VariantRun {
+  id: string;
+  agent: string;
+  revision: string;
+  worker: string;
+  at: number;
+  status?: "finished" | "lost" | "running";
+  step?: number;
+  model?: string | null;
+  system?: string | null;
+  variant?: Variant | null;
+}
+/** One run of a recorded turn: what the model said and called, the answer, and what it took. */
+export interface Variant {
+  model: string;
+  messages?: Message[];
+  text?: string;
+  usage?: Usage;
+  seconds?: number;
+  error?: string | null;
 }
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
@@ -730,6 +769,7 @@ export interface FailedTurn {
   user?: string | null;
   waits?: Wait[];
   feedback?: Feedback | null;
+  route?: Route | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -1105,7 +1145,7 @@ export interface EventFields {
   turn_sleeping: { waits: Wait[] };
   step_recorded: { call_id: string; name: string; is_error: boolean };
   event_received: { wait_id: string; event_name: string; event_id: string };
-  agent_changed: { agent: string; revision: string; previous: string; reason: string };
+  agent_changed: { agent: string; revision: string; previous: string; reason: string; model: string; queue: string };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   handoff: { source: string; target: string; reason: string };
@@ -1193,6 +1233,10 @@ export interface Operations {
   record_turn: { asked: { turn: string }; answer: Recording };
   /** Read what the models received in a turn, if its App keeps that */
   list_requests: { asked: { turn: string }; answer: KeptRequest[] };
+  /** Let workers run an ended turn again on one of their revisions, without its tools */
+  replay_turn: { asked: { turn: string } & Replay; answer: VariantRun[] };
+  /** Read what came of the variants of a turn, for 7 days */
+  list_variants: { asked: { turn: string }; answer: VariantRun[] };
   /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */

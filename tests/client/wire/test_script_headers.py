@@ -22,6 +22,7 @@ from antiphon.wire import (
     requests,
     revisions,
     suspension,
+    variants,
 )
 from antiphon.wire.cell import Cell
 from antiphon.wire.joining import inlined_keys
@@ -63,6 +64,7 @@ WRAPPERS = {
     "count": feedback.keep_figures,
     "rate": feedback.rate,
     "keep_request": requests.keep_request,
+    "keep_variant": variants.keep_variant,
     "wake": revisions.wake_missing,
     "decide": suspension.decide,
     "notices/follow": notices.follow,

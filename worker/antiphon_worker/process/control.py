@@ -17,6 +17,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.lease import Stop
+from antiphon_worker.process.variants import Variants
 
 log = logging.getLogger("antiphon.control")
 
@@ -44,17 +45,22 @@ class Control:
     """
 
     def __init__(
-        self, cell: Cell, feed: LiveFeed, worker: str, consumer: Consumer, drain: Callable[[], None]
-    ) -> None:
+        self, cell: Cell, feed: LiveFeed, worker: str, consumer: Consumer, drain: Callable[[], None],
+        variants: Variants,
+    ) -> None:  # fmt: skip
         self._cell = cell
         self._feed = feed
         self._worker = worker
         self._consumer = consumer
         self._drain = drain
+        self._variants = variants
 
     async def run_own(self) -> None:
-        """Listen to our channel until cancelled."""
-        await self._listen(self._cell.keys.control(self._worker), self._own)
+        """Listen to our channel until cancelled, and run the variants that it asks for."""
+        try:
+            await self._listen(self._cell.keys.control(self._worker), self._own)
+        finally:
+            await self._variants.aclose()
 
     async def run_rq(self) -> None:
         """Listen to RQ's channel until cancelled."""
@@ -100,6 +106,8 @@ class Control:
             case "drain":
                 log.info("the control channel asks this worker to drain")
                 self._drain()
+            case "variant":
+                self._variants.start(command.turn_id, command.job_id)
             case other:
                 log.warning("unknown command %.40r", other, extra={"action": "command_refused"})
 

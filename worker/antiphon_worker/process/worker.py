@@ -30,6 +30,7 @@ from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
 from antiphon_worker.process.room import Shared
 from antiphon_worker.process.service import Service
+from antiphon_worker.process.variants import Variants
 from antiphon_worker.providers.http.limits import Gate
 from antiphon_worker.resilience import RateLimits
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
@@ -105,7 +106,7 @@ class Worker:
             room_alone=lambda: alone.room, late=lambda: publisher.late, app=runner.placement.parts.digest(),
             room=shared.room,
         )  # fmt: skip
-        control = Control(cell, feed, self.name, consumer, self.drain)
+        control = Control(cell, feed, self.name, consumer, self.drain, Variants(cell, self._app))
         presence = Presence(
             cell, self.name, self.settings.queues, runner.placement.parts, lambda: consumer.busy, consumer.running,
             lambda: runner.ended, lambda: (runner.tokens, publisher.lag), runner.writer(self.name),

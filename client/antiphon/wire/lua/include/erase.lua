@@ -24,7 +24,7 @@ local function erase_turn(session, turn, now)
   if f[1] ~= session or f[2] ~= 'finished' and f[2] ~= 'failed' and f[2] ~= 'cancelled' or f[10] then return false end
   local left = redis.call('PTTL', key_turn(turn))
   rq_forget(turn, f[3] or '', f[4])
-  redis.call('DEL', key_turn(turn), key_journal(turn), key_requests(turn), key_spent('turn:' .. turn), key_rq_job(turn),
+  redis.call('DEL', key_turn(turn), key_journal(turn), key_requests(turn), key_variants(turn), key_spent('turn:' .. turn), key_rq_job(turn),
     key_rq_results(turn))
   redis.call('HSET', key_turn(turn), 'session', session, 'status', 'cancelled', 'error', DELETED, 'digest', 'deleted',
     'deleted', now, 'queue', f[3] or '', 'run', counted(f[6]), 'attempt', counted(f[7]), 'crashes', 0, 'errors', 0, 'step', 1,

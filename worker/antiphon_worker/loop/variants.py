@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from antiphon.errors import AgentError, ToolRaised, UsageError
 from antiphon.events import TurnSuspended
-from antiphon.model import Message, OpenCall, ToolResult, Usage
+from antiphon.model import OpenCall, ToolResult
 from antiphon.model.recording import Recording
+from antiphon.model.variants import Variant
 from antiphon.replaying import AgentCopies, RecordedTool, opened, options_of
 from antiphon.testing import Script, answer
 from antiphon_worker.providers.base import Increment, ModelRequest, Provider
@@ -21,17 +22,6 @@ from antiphon_worker.providers.registry import provider_for
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 NOT_RECORDED = "The recording has no result of this call, and tools do not run in a variant."
-
-
-class Variant(Struct, omit_defaults=True):
-    """One run of a recorded turn: what the model said and called, the answer, and what it took."""
-
-    model: str
-    messages: list[Message] = field(default_factory=list)
-    text: str = ""
-    usage: Usage = field(default_factory=Usage)
-    seconds: float = 0.0
-    error: str | None = None
 
 
 class Calls(Struct):

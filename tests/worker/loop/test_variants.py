@@ -14,7 +14,7 @@ from antiphon.errors import UsageError
 from antiphon.model import Decision, Message, ToolCall, ToolResult
 from antiphon.model.recording import Recording
 from antiphon.testing import script, tool_call
-from antiphon_worker.variants import run_variant
+from antiphon_worker.loop.variants import run_variant
 
 RAN = []
 

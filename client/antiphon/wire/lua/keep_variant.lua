@@ -1,0 +1,21 @@
+-- Keep a variant of an ended turn, and with `tell` let a worker run it. `id` names it: asking again for a
+-- variant changes nothing.
+-- @args turn id variant most lasts_ms worker tell
+-- -> KEPT
+-- -> FULL                  the turn has `most` variants
+-- -> NOBODY                the worker does not listen
+-- -> TURN_NOT_FOUND        also for a deleted one
+-- @include
+local f = redis.call('HMGET', key_turn(turn), 'session', 'deleted')
+if not f[1] or f[2] then return {'TURN_NOT_FOUND'} end
+local key = key_variants(turn)
+local known = redis.call('HEXISTS', key, id) == 1
+if known and tell ~= '' then return {'KEPT'} end
+if not known and redis.call('HLEN', key) >= tonumber(most) then return {'FULL'} end
+if tell ~= '' then
+  local command = '{"command":"variant","turn_id":"' .. turn .. '","job_id":"' .. id .. '"}'
+  if redis.call('PUBLISH', key_control(worker), command) == 0 then return {'NOBODY'} end
+end
+redis.call('HSET', key, id, variant)
+redis.call('PEXPIRE', key, lasts_ms)
+return {'KEPT'}

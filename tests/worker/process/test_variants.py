@@ -1,0 +1,219 @@
+"""Workers run ended turns again on their revisions: without tools, beside their turns."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from support.eventually import wait_until_async
+from support.gateway import keys, programs, stand
+from support.here import running_worker
+from support.revisions import client_of
+
+from antiphon import Agent, tool
+from antiphon.cli.main import main
+from antiphon.errors import UsageError
+from antiphon.testing import script, tool_call
+from antiphon.wire.lists.agents import advertised
+from antiphon_gateway import Access
+from antiphon_worker.app import App
+
+pytestmark = pytest.mark.one_server
+
+RAN = []
+
+
+@tool
+def find_order(name: str) -> str:
+    """Find an order."""
+    RAN.append(name)
+    return f"order {len(RAN)} of {name}"
+
+
+@tool(approval=True)
+def refund(order: str) -> str:
+    """Refund."""
+    RAN.append(order)
+    return f"{order} is refunded"
+
+
+CALLS = [tool_call("find_order", name="Ada"), tool_call("refund", order="7")]
+
+
+def app(label: str, *said, **options) -> App:
+    lines = script(*said, repeat=True)
+    return App(
+        agents=[Agent(lines, "any", name="support", label=label, tools=[find_order, refund], **options)]
+    )
+
+
+OLD = app("old", *CALLS, "It is refunded.")
+
+
+@asynccontextmanager
+async def serving(client, url, app: App):
+    """A worker that is advertised, and hears commands."""
+    [cell] = client.connections.cells
+
+    async def so() -> bool:
+        heard = await cell.redis.pubsub_numsub(cell.keys.control(worker.name))
+        return worker.name in await advertised(cell) and heard[0][1] == 1
+
+    async with running_worker(url, app) as worker:
+        await wait_until_async(so, 30, "the worker is advertised")
+        yield worker
+
+
+async def ended(client, url, **options):
+    """A turn of the old revision, with a tool and an approval."""
+    async with running_worker(url, OLD):
+        turn = await client.submit("s", "Refund my order.", agent="support", **options)
+
+        async def waits() -> bool:
+            return bool((await turn.info()).calls)
+
+        await wait_until_async(waits, 30)
+        [call] = (await turn.info()).calls
+        await turn.approve(call.call_id, by="ada")
+        await turn.result(30)
+    RAN.clear()
+    return turn
+
+
+async def finished(turn, number: int = 1):
+    async def so() -> bool:
+        found = await turn.variants()
+        return len(found) == number and all(one.status == "finished" for one in found)
+
+    await wait_until_async(so, 30)
+    return await turn.variants()
+
+
+async def test_a_worker_with_the_revision_runs_variants_without_tools(redis_url):
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        new = app("new", *CALLS, tool_call("find_order", name="Bob"), "Done.")
+        async with serving(client, redis_url, OLD), serving(client, redis_url, new) as worker:
+            started = await turn.replay("support@new", runs=1)
+            [one] = await finished(turn)
+        assert [one.id for one in started] == [one.id]
+        assert (one.agent, one.revision, one.worker) == ("support", new.revisions["support"].id, worker.name)
+        assert (one.variant.text, one.variant.error) == ("Done.", None)
+        results = [each.text for message in one.variant.messages for each in message.tool_results]
+        assert results[:2] == ["order 1 of Ada", "7 is refunded"]
+        assert "no result" in results[2]
+        assert RAN == []
+        assert [each.id async for each in client.turns("s")] == [turn.id]
+
+
+async def test_variants_fork_at_a_step_with_another_model_and_prompt(redis_url):
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        seen = []
+
+        def heard(request):
+            seen.append((request.model, request.system))
+            return "Maybe."
+
+        async with serving(client, redis_url, app("new", heard)):
+            await turn.replay("support@new", runs=3, step=3, model="other", system="Be brief.")
+            found = await finished(turn, 3)
+        assert seen == [("other", "Be brief.")] * 3
+        assert {one.variant.text for one in found} == {"Maybe."}
+
+
+async def test_the_same_key_starts_nothing_again(redis_url):
+    async with client_of(redis_url) as client:
+        turn, calls = await ended(client, redis_url), count()
+        async with serving(client, redis_url, app("new", lambda _: f"answer {next(calls)}")):
+            for _ in range(2):
+                await turn.replay("support@new", runs=2, key="a key")
+                found = await finished(turn, 2)
+        assert sorted(one.variant.text for one in found) == ["answer 0", "answer 1"]
+
+
+async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_lost(redis_url):
+    async with client_of(redis_url) as client:
+        turn, asked = await ended(client, redis_url), asyncio.Event()
+
+        async def hangs(_):
+            asked.set()
+            await asyncio.Event().wait()
+
+        async with serving(client, redis_url, app("new", hangs)):
+            await turn.replay("support@new", step=9)
+            [one] = await finished(turn)
+            assert one.variant.error.startswith("usage: The recording has 3 model calls")
+            await turn.replay("support@new")
+            await asked.wait()
+        assert sorted(one.status for one in await turn.variants()) == ["finished", "lost"]
+
+
+async def test_only_an_ended_turn_of_a_known_revision_is_replayed(redis_url):
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        with pytest.raises(UsageError, match="No worker has support@new now"):
+            await turn.replay("support@new")
+        for wrong, options in (("support", {}), ("support@old", {"runs": 0}), ("support@old", {"step": 0})):
+            with pytest.raises(UsageError):
+                await turn.replay(wrong, **options)
+        waiting = await client.submit("r", "Hello", agent="support")
+        with pytest.raises(UsageError, match="only ended turns"):
+            await waiting.replay("support@old")
+        await waiting.cancel()
+
+
+def test_a_turn_without_redis_has_no_variants():
+    turn = Agent(script("Hello."), "any").session().submit("Hi")
+    turn.result()
+    assert turn.variants() == []
+    with pytest.raises(UsageError, match="Only workers"):
+        turn.replay("support@new")
+
+
+async def test_the_command_compares_revisions(redis_url, capsys):
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+
+        def next_of(request):
+            answers = [one for one in request.messages if one.role == "assistant"]
+            return [*CALLS, "Done."][len(answers)]
+
+        async with serving(client, redis_url, app("new", next_of)):
+            argv = ["replay", turn.id, "--redis-url", redis_url, "--agent"]
+            assert await asyncio.to_thread(main, [*argv, "support@new", "-n", "2"]) == 0
+            told = capsys.readouterr().out
+            assert [line.split()[:3] for line in told.splitlines()[1:4]] == [
+                ["recorded", "-", "3"],
+                ["run", "1", "any"],
+                ["run", "2", "any"],
+            ]
+            assert told.count("in call 3") == 2
+            assert await asyncio.to_thread(main, [*argv, "support@new", "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["text"] == "Done."
+            assert await asyncio.to_thread(main, [*argv, "support@gone"]) != 0
+            assert "No worker has support@gone" in capsys.readouterr().err
+
+
+async def test_only_an_admin_replays_over_http_and_a_key_makes_it_once(redis_url, tmp_path):
+    known, secrets = keys(
+        user={"tenant": "a", "rights": ["read", "write"]},
+        admin={"tenant": "a", "rights": ["admin"]},
+        other={"tenant": "b", "rights": ["admin"]},
+    )
+    access = Access(known, secret="a secret that every replica has, 32 bytes")
+    async with (
+        client_of(redis_url) as client, stand(redis_url, tmp_path, access=access) as (_, api, _),
+        programs(api, secrets) as all_,
+    ):  # fmt: skip
+        turn = await ended(client, redis_url, tenant="a")
+        where, body = f"/turns/{turn.id}/variants", {"revision": "support@new"}
+        async with serving(client, redis_url, app("new", "Done.")):
+            await all_["user"].call("POST", where, 403, json=body)
+            await all_["other"].call("POST", where, 404, json=body)
+            for _ in range(2):
+                await all_["admin"].call("POST", where, 202, json=body, headers={"idempotency-key": "once"})
+            await finished(turn)
+        [one] = await all_["admin"].get(where)
+        assert one["variant"]["text"] == "Done."

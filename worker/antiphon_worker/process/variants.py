@@ -1,0 +1,81 @@
+"""Runs ended turns again for ``turn.replay``, on the revisions of this worker's App."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from antiphon.errors import AgentError, RevisionUnavailable
+from antiphon.input.ids import TurnId
+from antiphon.model.variants import Variant, VariantRun
+from antiphon.redis.recording import record_turn
+from antiphon.wire.cell import Cell
+from antiphon.wire.variants import keep_variant, variants_of
+from antiphon_worker.app import App
+
+log = logging.getLogger("antiphon.variants")
+
+AT_ONCE = 4
+SECONDS = 600.0
+
+
+class Variants:
+    """The variants that a worker process runs: a few at once, beside its turns. They end with the process."""
+
+    def __init__(self, cell: Cell, app: App) -> None:
+        self._cell = cell
+        self._app = app
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, turn_id: str, variant_id: str) -> None:
+        """Run a variant that was asked for, unless it runs already."""
+        if variant_id not in self._running:
+            task = asyncio.create_task(self._run(TurnId(turn_id), variant_id), name=f"variant {variant_id}")
+            self._running[variant_id] = task
+            task.add_done_callback(lambda _: self._running.pop(variant_id, None))
+
+    async def aclose(self) -> None:
+        """Stop those that run. Readers find that their worker has gone."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, turn_id: TurnId, variant_id: str) -> None:
+        async with self._room:
+            try:
+                record = await self._cell.turn(turn_id)
+                asked = [run for run in await variants_of(self._cell, record) if run.id == variant_id]
+                for run in asked:
+                    if run.status == "running":
+                        run.variant, run.status = await self._variant(turn_id, run), "finished"
+                        await keep_variant(self._cell, record, run)
+            except AgentError as exc:
+                log.warning(
+                    "variant %s of turn %s could not be run: %s", variant_id, turn_id, exc,
+                    extra={"action": "variant_failed", "turn": turn_id},
+                )  # fmt: skip
+
+    async def _variant(self, turn_id: TurnId, run: VariantRun) -> Variant:
+        """Run one, whatever happens in it."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await self._made(turn_id, run)
+        except AgentError as exc:
+            return Variant(run.model or "", error=f"{exc.code}: {exc.message}")
+        except TimeoutError:
+            return Variant(run.model or "", error=f"It did not end within {SECONDS:g} s.")
+        except Exception as exc:
+            log.debug("variant %s failed", run.id, exc_info=exc)
+            return Variant(run.model or "", error=f"internal_error: {type(exc).__name__}")
+
+    async def _made(self, turn_id: TurnId, run: VariantRun) -> Variant:
+        from antiphon_worker.loop.variants import run_variant
+
+        own = self._app.revisions.get(run.agent)
+        if own is None or own.id != run.revision:
+            raise RevisionUnavailable(f"The worker has no {run.agent}@{run.revision}.")
+        recording = await record_turn(self._cell, turn_id)
+        agents = await self._app.replayable(run.agent)
+        return await run_variant(recording, *agents, step=run.step, model=run.model, system=run.system)
