@@ -68,6 +68,7 @@ class Limits:
     )
     a2a_bytes: int = _limit(4 * 1024 * 1024, "one answer or stream of a remote agent (A2A)")
     mcp_resources: int = _limit(256, "resources that an MCP server lists to a model; the others are left out")
+    mcp_prompts: int = _limit(256, "prompts of one MCP server; the others are left out")
     fallbacks: int = _limit(16, "models that an agent names as fallbacks")
     script_answers: int = _limit(1_000, "answers of a script that comes with a turn")
     script_delay: int = _limit(60, "seconds before each of its pieces")
