@@ -39,7 +39,7 @@ CLIENT_ORDER = [
     "a2a",
     "settings hooks mcp",
     "tools",
-    "handoffs",
+    "handoffs routing",
     "input",
     "window events",
     "model",
