@@ -58,6 +58,7 @@ WEIGHTS = FIRST_WEIGHTS | {
     "payers": 14,
     "budgets": 5,
     "families": 10,
+    "batches": 8,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -83,6 +84,7 @@ STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1}
 RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8}
 EDITED = {"client": 6, "w1": 14, "editor": 30, "time": 3}
 STEERED = {"client": 4, "w1": 20, "w2": 6, "talker": 20, "time": 6, "reaper": 6}
+BATCHED = {"client": 6, "w1": 16, "w2": 8, "people": 16, "batches": 40, "time": 6, "reaper": 3}
 PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
@@ -91,7 +93,7 @@ FEWER = {
     "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED, "append_step": STEPS,
     "include/retry": RETRIED, "rate": PROMOTED | {"life": 4},
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
-    "budgets/": PAYING, "include/ledgers": PAYING,
+    "batches/": BATCHED, "include/batches": BATCHED, "budgets/": PAYING, "include/ledgers": PAYING,
     "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
 WORLDS = [WEIGHTS, READERS, FAMILIES, *{id(weights): weights for weights in FEWER.values()}.values()]
@@ -166,6 +168,7 @@ class Actors:
             "payers": self._payers,
             "budgets": self._budgets,
             "families": self._families,
+            "batches": self._batches,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 
@@ -262,6 +265,13 @@ class Actors:
         for _ in range(random.randint(1, 4)):
             if ready := [worker for worker in self._workers if worker.ready]:
                 random.choice(ready).pay(random)
+
+    def _batches(self, random: Random) -> None:
+        """Turns that wait for batches, and workers that send these and bring the answers."""
+        if random.random() < 0.3:
+            random.choice(self._workers).batch(random)
+        else:
+            self._world.batches.act(random)
 
     def _families(self, random: Random) -> None:
         """Turns that begin children, wait for them and take their results."""

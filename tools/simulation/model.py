@@ -7,7 +7,7 @@ session after its life.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.local.moves import ALONE_AFTER, ENDED, LOOK_AGAIN_MS, Answer
@@ -24,6 +24,14 @@ BACK_MS = 1_000
 NEAREST_MS = 20_000
 KEEP_NOTE_MS = 3_600_000
 IN_RQ = "cancelled in RQ"
+
+
+class Asked(NamedTuple):
+    """A step that waits for a batch: the run of a turn, and the wait."""
+
+    turn: str
+    run: int
+    wait: str
 
 
 def asks(turn: Turn) -> bool:
@@ -83,6 +91,7 @@ class Model(Transitions):
             False  # whether RQ lists the turn that is claimed as failed; its tools may have changed that
         )
         self.shares = Shares(self)
+        self.asked: dict[str, Asked] = {}  # steps that wait for batches
         self.noted: dict[str, int] = {}  # who waits for a budget, and since when
 
     # sessions
@@ -307,6 +316,28 @@ class Model(Transitions):
             self._withdraw(turn, IN_RQ, self.now, keep_events)
             return [b"NOT_SUSPENDED", b"cancelled"]
         return super().decide(turn_id, call_id, op, kind, json, keep_events)
+
+    def needs(self, step: str) -> bool:
+        """Whether the turn of a step in a batch still goes on, in the same run."""
+        asked = self.asked.get(step)
+        turn = self.turns.get(asked.turn) if asked else None
+        return turn is not None and turn.status not in ENDED and turn.record.number("run") == asked.run
+
+    def deliver(self, step: str, json: bytes) -> Answer:
+        """Deliver the answer of a batch to the turn that waits for it."""
+        asked = self.asked.get(step)
+        turn = self.turns[asked.turn] if asked and self.needs(step) else None
+        if turn is not None and turn.status != "suspended":
+            return [b"LATER"]
+        self.asked.pop(step, None)
+        calls = turn.calls if turn is not None and asked is not None else []
+        call = next((one for one in calls if asked and one.id == asked.wait and one.kind == "batch"), None)
+        if turn is None or call is None or call.decision or self.rq[turn.id] == "canceled":
+            return [b"GONE"]
+        turn.decide(call, "batch", json, self.now)
+        if turn.decided:
+            self._resume(turn, self.now)
+        return [b"DELIVERED"]
 
     def _waiting_for(self, event: str) -> list[Turn]:
         """One that RQ's tools have cancelled receives nothing: the reaper withdraws it."""

@@ -12,7 +12,10 @@ from simulation.model import Model
 from simulation.state import require
 
 # What the model leaves out: scripts beside turns, and fields that only servers write.
-WITHOUT = ("schedules/", "limits/", "webhooks/", "notices/", "editing/erase")
+WITHOUT = (
+    "schedules/", "limits/", "webhooks/", "notices/", "editing/erase",
+    "batches/collect", "batches/take", "batches/note", "batches/leave",
+)  # fmt: skip
 OF_SERVERS = {"restored"}
 
 

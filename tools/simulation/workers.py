@@ -377,6 +377,14 @@ class Worker:
             calls.append(Wait("c", f"event {name}", "event", seconds, event=name, after=after))
         self._suspend(task, calls, random, aside=aside)
 
+    def batch(self, random: Random) -> None:
+        """The model service of one of its turns is to answer in a batch."""
+        ready = [task for task in self._tasks if not task.unanswered and task.here]
+        if ready:
+            task = random.choice(ready)
+            wait = self._world.batches.ask(task.turn, random)
+            self._suspend(task, [wait], random, aside=random.random() < 0.3)
+
     def _suspend(self, task: Task, calls: list[OpenCall | Wait], random: Random, *, aside: bool) -> None:
         call = partial(self._world.suspend, task.turn, calls, aside=aside)
         self._sent.append(call)

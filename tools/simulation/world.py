@@ -54,6 +54,7 @@ from antiphon.wire.revisions import begin
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from antiphon.wire.suspension import place_of, suspend
 from antiphon_worker.local.records import Turn
+from simulation.batches import Batches
 from simulation.beside import Beside
 from simulation.checks import KEEP_EVENTS, Checks
 from simulation.direct import Command, DirectRedis, Look, run
@@ -95,7 +96,7 @@ class World:
         self.model = Model()
         self.checks = Checks(self.model)
         self.beside, self.hooks, self.readers = Beside(self), Hooks(self), Readers(self)
-        self.money, self.families = Money(self), Families(self)
+        self.money, self.families, self.batches = Money(self), Families(self), Batches(self)
         self.model.also_moved = self.hooks.move_back
         self.model.order_of = lambda holder: [name for name in self.state.at("ant:held", holder, {}) if name]
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers

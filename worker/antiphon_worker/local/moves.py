@@ -31,7 +31,7 @@ NOT_DECIDED = "Nobody decided about a tool call of this turn within its time lim
 
 def unseen_ms(turn: Turn, now: int) -> int:
     """For how long nothing looks at a suspended turn: an hour if it only sleeps, otherwise a quarter of its wait."""
-    if all(call.kind == "sleep" or call.decision for call in turn.calls):
+    if all(call.kind in ("sleep", "batch") or call.decision for call in turn.calls):
         return LONGEST_UNSEEN_MS
     suspended = now - turn.record.number("suspended_at", now)
     return max(LOOK_AGAIN_MS, min(LONGEST_UNSEEN_MS, suspended // 4))

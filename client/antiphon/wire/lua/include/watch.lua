@@ -1,5 +1,5 @@
 -- Look at a suspended turn: an event that was sent reaches the calls that wait for it, and the calls whose time is over are decided, or end the turn. RQ's record is put right. Returns
--- when to look again, or nil if the turn no longer waits: when a sleep is over, and where an event or a person is waited
+-- when to look again, or nil if the turn no longer waits: when a sleep or the time of a batch is over, and where an event or a person is waited
 -- for, after a quarter of the time that it has been suspended.
 local BY_LIMIT = ',"reason":"Nobody decided within the time limit."}'
 local NOT_DECIDED = 'Nobody decided about a tool call of this turn within its time limit.'
@@ -18,7 +18,7 @@ local function watch(session, turn, now, act)
         or '{"call_id":' .. json_text(call.id) .. ',"kind":"' .. call.at_limit .. '"' .. BY_LIMIT
       write_decision(turn, n, 'limit', json, now)
     end
-    if call.kind ~= 'sleep' and not decision_of(turn, n) then asleep = false end
+    if call.kind ~= 'sleep' and call.kind ~= 'batch' and not decision_of(turn, n) then asleep = false end
     n = n + 1
     call = open_call(turn, n)
   end

@@ -1,0 +1,131 @@
+"""Model batches: steps of turns are collected, sent and answered, and workers may die between any two of these calls.
+
+The service knows each order by its label, as OpenAI does. The model has the turns; what becomes of steps is noted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from antiphon.model import Decision, Wait, encode
+from antiphon.wire.batches import ANSWER, Group, TakenBatch, collect, leave, note, take_batch
+from antiphon.wire.records import ClaimedTurn
+from simulation.direct import run
+from simulation.model import Asked
+from simulation.state import require
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+GROUPS = [Group("p", "/x", model) for model in ("m", "m", "n")]
+LEASE_MS, DIES = 20_000, 0.2
+
+
+@dataclass
+class Batches:
+    """The steps of a world that go into batches, and its model service."""
+
+    world: World
+    orders: dict[str, list[str]] = field(default_factory=dict)  # what the service was sent, by label
+    fences: dict[str, int] = field(default_factory=dict)  # of the last worker that has taken a batch
+    held: list[TakenBatch] = field(default_factory=list)  # by workers, of which some have lost it
+    answered: Counter[str] = field(default_factory=Counter)
+    groups: dict[str, Group] = field(default_factory=dict)
+
+    def ask(self, turn: ClaimedTurn, random: Random) -> Wait:
+        """A turn is about to wait for a batch: its worker collects the request, perhaps twice."""
+        wait, group = Wait("", f"batch#{random.randint(1, 9)}", "batch", 50.0), random.choice(GROUPS)
+        step = f"{turn.turn_id}_{turn.run}_{turn.attempt}"
+        for _ in range(2 if random.random() < DIES else 1):
+            holds = self.world.model.holds(turn)
+            kept = run(
+                collect(
+                    self.world.cell, turn, step, wait.id, group, b"{}",
+                    seconds=random.choice([0.0, 5.0]), size=3, lasts=wait.seconds,
+                )
+            )  # fmt: skip
+            if kept and step not in self.answered:
+                self.world.model.asked.setdefault(step, Asked(turn.turn_id, turn.run, wait.id))
+                self.groups.setdefault(step, group)
+            self.world.done(f"collect {step} for {wait.id}", kept, holds)
+        return wait
+
+    def act(self, random: Random) -> None:
+        """A worker looks for a batch, or goes on with one that it holds."""
+        if not self.held or random.random() < 0.4:
+            self._take(f"batch-{len(self.fences) + 1}")
+        elif random.random() < 0.15 and self.world.model.asked:
+            self._leave(random.choice(sorted(self.world.model.asked)))
+        else:
+            self._work(self.held.pop(random.randrange(len(self.held))), random)
+
+    def _take(self, label: str) -> None:
+        found, _ = run(take_batch(self.world.cell, label, ["p"], lease_ms=LEASE_MS, size=3))
+        if found is not None:
+            self.world.model.fences += 1
+            self.fences[found.name] = found.fence
+            self.held.append(found)
+            needed = {step for step in found.steps if self.world.model.needs(step)}
+            require(needed == {*found.steps}, "G27 no step is sent that no turn needs", found, needed)
+        self.world.did(f"take a batch as {label}", found)
+
+    def _work(self, batch: TakenBatch, random: Random) -> None:
+        if not batch.service_id:
+            self._send(batch, random)
+        elif batch.label not in self.orders or random.random() < 0.1:
+            self._note(batch, random.choice(["later", "again"]), random)
+        else:
+            self._answer(batch, random)
+
+    def _send(self, batch: TakenBatch, random: Random) -> None:
+        """Send a batch that the service does not know yet. Whoever was stopped before may send it twice."""
+        if self.fences[batch.name] != batch.fence:
+            self._note(batch, "later", random)
+            return
+        if batch.label not in self.orders:
+            sent = [
+                step for label, steps in self.orders.items() if _name(label) != batch.name for step in steps
+            ]
+            require(not {*sent} & {*batch.steps}, "G27 a step is in one batch", batch, sent)
+            self.orders[batch.label] = batch.steps
+        if random.random() >= DIES:
+            self._note(batch, "sent", random)
+
+    def _note(self, batch: TakenBatch, what: str, random: Random) -> None:
+        holds = self.fences.get(batch.name) == batch.fence
+        seconds = random.choice([0.0, 5.0])
+        noted = run(note(self.world.cell, batch, what, service_id=batch.label, seconds=seconds))  # type: ignore[arg-type]
+        if noted and what == "over":
+            del self.fences[batch.name]
+            for step in batch.steps:
+                self.world.model.asked.pop(step, None)
+        self.world.done(f"note {batch.name} of {batch.fence}: {what}", noted, holds)
+
+    def _answer(self, batch: TakenBatch, random: Random) -> None:
+        """Deliver the answers of a batch, in any order, and end it once all turns have theirs."""
+        later = False
+        for step in random.sample(batch.steps, len(batch.steps)):
+            if random.random() < DIES:
+                return
+            later |= self._deliver(step) == b"LATER"
+        self._note(batch, "later" if later else "over", random)
+
+    def _deliver(self, step: str) -> bytes:
+        asked = self.world.model.asked.get(step)
+        decision = encode(Decision(asked.wait if asked else "", "approve", arguments={ANSWER: "{}"}))
+        [answer] = run(self.world.cell.run("batches/deliver", step, decision))
+        self.answered[step] += answer == b"DELIVERED"
+        require(self.answered[step] <= 1, "G27 a step is answered once", step)
+        return self.world.did(f"deliver {step}", answer)
+
+    def _leave(self, step: str) -> None:
+        """A turn has waited for too long: it goes to the usual endpoint."""
+        asked = self.world.model.asked.pop(step)
+        self.world.did(f"leave {step} of {asked}", run(leave(self.world.cell, step, self.groups[step])))
+
+
+def _name(label: str) -> str:
+    return label.rpartition(".")[0]
