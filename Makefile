@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 4
 # Frameworks, stores and clients that our adapters and interfaces are tested with, always their newest release.
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim \
-  langchain-openai langchain-elasticsearch langchain-pinecone langchain-postgres langchain-redis pinecone openai anthropic ag-ui-protocol
+  langchain-openai langchain-elasticsearch langchain-pinecone langchain-postgres langchain-redis pinecone openai anthropic ag-ui-protocol a2a-sdk
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-all sealed clients mcp neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
@@ -52,7 +52,7 @@ neighbours: $(VENV)/.dev ## Test the adapters on the frameworks' newest releases
 	  '/INSTALLED:/ {has = $$2} /LATEST:/ && $$2 != has {print "Not the newest release: " name " " has ", because requirements exclude " $$2}'; done
 	@rm -f $(VENV)/.neighbours && $(MAKE) --no-print-directory $(VENV)/.neighbours
 	@$(BIN)/pytest -n $(JOBS) tests/ext tests/worker/memory tests/client/wire/test_script_conversations.py tests/test_packaging.py \
-	  tests/gateway/test_clients_in_python.py tests/gateway/test_ag_ui.py tests/worker/providers/test_fields.py $(ARGS)
+	  tests/gateway/test_clients_in_python.py tests/gateway/test_ag_ui.py tests/gateway/test_a2a.py tests/worker/test_a2a.py tests/worker/providers/test_fields.py $(ARGS)
 
 node: $(VENV)/.dev $(NODE)/node_modules/.package-lock.json $(NODE)/test/runtime/node_modules/.package-lock.json ## Test the package for Node, on Node 24 and servers that it kills
 	@PATH="$$(echo $(CURDIR)/$(NODE)/test/runtime/node_modules/node-*/bin):$$PATH" npm --prefix $(NODE) test -- $(ARGS)

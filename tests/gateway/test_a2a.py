@@ -15,11 +15,17 @@ from a2a.utils.errors import (
 )
 from google.protobuf.json_format import ParseDict
 from support.a2a_clients import BINDINGS, Follower, a2a_client, answer, followed, said, sent
+from support.clients import running
 from support.gateway import keys, open_gateway, stand
+from support.here import running_worker
 from support.stage import FIRST_WORDS
 
+from antiphon import Agent, tool
+from antiphon.testing import script, tool_call
+from antiphon.tools import CallerTool
 from antiphon_gateway import A2AAgent, Access, Limits, Skill
 from antiphon_gateway.a2a.parts import data_part, plain
+from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
 
@@ -183,6 +189,68 @@ async def test_a_message_that_is_sent_again_joins_its_task(redis_url, tmp_path):
         changed = said("Other", context_id="c", message_id=named.message.message_id)
         with pytest.raises(InvalidParamsError):
             await sent(client, changed)
+
+
+async def test_a_key_in_the_header_makes_a_message_run_once_without_a_context(redis_url, tmp_path):
+    async with stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _):
+        found = []
+        for key in ("k", "k", "other"):
+            body, headers = {"message": MESSAGE}, {**SPOKEN, "idempotency-key": key}
+            answered = await api.http.post("/a2a/stage/message:send", json=body, headers=headers)
+            found.append(answered.json()["task"]["id"])
+        assert found[0] == found[1] != found[2]
+
+
+async def test_a_client_side_tool_is_answered_by_a_message(redis_url):
+    tool = CallerTool(
+        "open_page", "Open a page.", {"type": "object", "properties": {"url": {"type": "string"}}}
+    )
+    said_by_model = script(tool_call("open_page", url="https://example.com"), "Done.", repeat=True)
+    app = App([Agent(said_by_model, "any", name="guide", caller_tools=[tool])])
+    answers = {
+        "Welcome": [pb.Part(text="Welcome")],
+        '{"title":"Welcome"}': [data_part({"title": "Welcome"})],
+        "none": [data_part({"decisions": [{"callId": "CALL", "result": "none", "isError": True}]})],
+    }
+    async with (
+        running_worker(redis_url, app), open_gateway(redis_url, a2a=[A2AAgent("guide")]) as (api, _),
+        a2a_client(f"{api.url}/a2a/guide") as client,
+    ):  # fmt: skip
+        for expected, parts in answers.items():
+            asked = await sent(client, said("Where am I?", metadata={"user": "ada"}))
+            question, data = asked.status.message.parts
+            (call,) = plain(data.data)["calls"]
+            assert (call["name"], call["kind"]) == ("open_page", "tool")
+            assert question.text == 'What is the result of open_page with {"url":"https://example.com"}?'
+            if expected == "none":
+                parts[0].data.struct_value["decisions"][0]["callId"] = call["callId"]
+            done = await sent(client, said(parts=parts, task_id=asked.id))
+            assert (done.status.state, answer(done)) == (pb.TASK_STATE_COMPLETED, "Done.")
+            turn = await api.get(f"/turns/{done.id}")
+            (result,) = [
+                part for one in turn["messages"] for part in one["parts"] if part["type"] == "tool_result"
+            ]
+            assert (result["content"], result.get("is_error", False)) == (expected, expected == "none")
+            assert (turn["user"], turn["decisions"][0]["by"]) == ("ada", "this machine")
+
+
+async def test_calls_of_a_sub_agent_are_answered_at_the_task(redis_url, tmp_path):
+    @tool(approval=True)
+    def refund(amount: int) -> str:
+        return f"{amount} refunded"
+
+    clerk = Agent(script(tool_call("refund", amount=3), "Refunded."), "any", name="clerk", tools=[refund])
+    boss = Agent(
+        script(tool_call("clerk", input="Refund 3"), "All done."), "any", name="boss", tools=[clerk.as_tool()]
+    )
+    async with (
+        running_worker(redis_url, App([boss, clerk])), open_gateway(redis_url, a2a=[A2AAgent("boss")]) as (api, _),
+        a2a_client(f"{api.url}/a2a/boss") as client, a2a_client(f"{api.url}/a2a/boss", streaming=True) as streaming,
+    ):  # fmt: skip
+        seen = await followed(streaming.send_message(said("Go.")))
+        assert seen.states[-1] == "TASK_STATE_INPUT_REQUIRED"
+        done = await sent(client, said("approve", task_id=seen.task.id))
+        assert (done.status.state, answer(done)) == (pb.TASK_STATE_COMPLETED, "All done.")
 
 
 async def test_a_reader_that_comes_back_misses_nothing(redis_url, tmp_path):
@@ -461,3 +529,34 @@ async def test_a_draining_gateway_sends_blocked_callers_to_another(redis_url, tm
         ensemble.stage.open("g")
         assert (await other.result(again.id))["status"] == "finished"
         assert len((await other.get("/sessions"))["sessions"]) == 1
+
+
+async def test_the_official_client_for_javascript_talks_approves_lists_and_cancels(redis_url, tmp_path):
+    async with (
+        stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _),
+        running("a2a.mjs", api.url, "talk") as program,
+    ):
+        for binding in BINDINGS:
+            found = await program.said()
+            assert found["binding"] == binding
+            assert found["answer"].startswith(FIRST_WORDS)
+            assert (found["asked"], found["done"]) == ("TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED")
+            assert found["listed"] == found["ids"]
+            assert found["refused"] == "TaskNotCancelableError"
+
+
+async def test_the_official_client_for_javascript_takes_up_a_stream_at_another_gateway(redis_url, tmp_path):
+    async with (
+        stand(redis_url, tmp_path, a2a=[STAGE]) as (ensemble, api, _),
+        open_gateway(redis_url, a2a=[STAGE]) as (other, _),
+        running("a2a.mjs", api.url, "resume", other.url) as program,
+    ):
+        first = await program.said()
+        assert first["text"] == FIRST_WORDS
+        program.go_on()
+        assert await program.said() == "resumed"
+        ensemble.stage.open("g")
+        found = await program.said()
+        turn = await api.get(f"/turns/{first['id']}")
+        assert found["states"][-1] == "TASK_STATE_COMPLETED"
+        assert found["text"] == turn["messages"][-1]["parts"][0]["text"]

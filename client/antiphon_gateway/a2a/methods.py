@@ -38,8 +38,8 @@ from antiphon.wire.keys import PREFIX
 from antiphon_gateway.a2a.answers import read_answers
 from antiphon_gateway.a2a.listing import list_tasks
 from antiphon_gateway.a2a.parts import Address, check_parts, ours, plain
-from antiphon_gateway.a2a.tasks import METADATA, STOPS, Updates, as_submitted, open_of, state_of, task_of
-from antiphon_gateway.http.operations import Call
+from antiphon_gateway.a2a.tasks import METADATA, Updates, as_submitted, open_of, task_of
+from antiphon_gateway.http.operations import Call, idempotency_key
 from antiphon_gateway.published import A2AAgent
 
 BLOCK_SECONDS = 300.0
@@ -57,11 +57,15 @@ class Update(msgspec.Struct):
 
 
 class Sent(NamedTuple):
-    """The turn of a message. Its updates come after the cursor ``after``, where it was as in ``before``."""
+    """The turn of a message. Its updates come after the cursor ``after``, where it was as in ``before``.
+
+    ``asks`` is whether the message has left something open that the turn waits for.
+    """
 
     turn: AsyncTurn
     after: int
     before: TurnInfo
+    asks: bool = False
 
 
 class Methods:
@@ -72,16 +76,16 @@ class Methods:
 
     async def send(self, asked: pb.SendMessageRequest) -> pb.SendMessageResponse:
         """Begin a task or continue one, and return it when it has ended or asks for input."""
-        turn = (await self._sent(asked)).turn
-        if not asked.configuration.return_immediately:
-            await self._until_it_stops(turn)
-        return pb.SendMessageResponse(task=await self._task(turn, _history(asked.configuration)))
+        sent = await self._sent(asked)
+        if not asked.configuration.return_immediately and not sent.asks:
+            await self._until_it_stops(sent)
+        return pb.SendMessageResponse(task=await self._task(sent.turn, _history(asked.configuration)))
 
     async def stream(self, asked: pb.SendMessageRequest) -> AsyncGenerator[Update]:
         """Begin a task or continue one, and follow it until it has ended or asks for input."""
         sent = await self._sent(asked)
         first = task_of(sent.before, self.address(sent.before), history=_history(asked.configuration))
-        if sent.before.status in TERMINAL:
+        if sent.before.status in TERMINAL or sent.asks:
             return _only(first)
         return self._followed(sent.turn, first, sent.after, stops=True)
 
@@ -183,10 +187,12 @@ class Methods:
     async def _in_new_context(self, message: str, said: list[Message], options: dict[str, Any]) -> AsyncTurn:
         """Submit the first turn of a session. A repeated message joins the turn that it has begun until that has ended.
 
-        Without a context, the same id may mean another conversation.
+        Without a context, the same id may mean another conversation. The header ``Idempotency-Key`` excludes that.
         """
-        call = self._call
-        session, key = call.new_session(message, f"a2a/{self._agent.name}"), options["key"]
+        call, route, named = self._call, f"a2a/{self._agent.name}", idempotency_key(self._call)
+        if named is not None:
+            return await call.client.submit(call.new_session(named, f"{route}/key"), said, **options)
+        session, key = call.new_session(message, route), options["key"]
         with suppress(KeyReused):
             prefix = call.client.connections.cell_of_session(session_id(session)).keys.deployment
             known = turn_id_of_key(session, key, "" if prefix == PREFIX else prefix)
@@ -224,7 +230,9 @@ class Methods:
                 )
         for event, data in given.events.items():
             await self._call.client.send_event(event, data, key=message.message_id, tenant=info.tenant)
-        return Sent(turn, newest, info)
+        answered = {*(one.call_id for one in given.decisions), *given.events}
+        known = {*(call.call_id for call in waits.calls), *(wait.event for wait in waits.waits)}
+        return Sent(turn, newest, info, asks=not known <= answered)
 
     # A task.
 
@@ -248,10 +256,10 @@ class Methods:
         info = await turn.info()
         return task_of(info, self.address(info), history=history)
 
-    async def _until_it_stops(self, turn: AsyncTurn) -> None:
+    async def _until_it_stops(self, sent: Sent) -> None:
         """Wait until a turn has ended or asks for input, but not for ever. Raises ``Draining``."""
         with self._call.held(), suppress(TimeoutError):
-            await self._call.services.stopping.within(BLOCK_SECONDS, _stopped(turn))
+            await self._call.services.stopping.within(BLOCK_SECONDS, _stopped(sent))
 
     async def _folded(self, turn: AsyncTurn, info: TurnInfo, cursor: int) -> Updates | None:
         """Return what the events of a turn up to a cursor have made, or None if they are no longer kept."""
@@ -288,12 +296,14 @@ async def _only(task: pb.Task) -> AsyncGenerator[Update]:
     yield Update(pb.StreamResponse(task=task))
 
 
-async def _stopped(turn: AsyncTurn) -> None:
-    """Return when a turn has ended or asks for input."""
+async def _stopped(sent: Sent) -> None:
+    """Return when a turn has ended or asks for input.
+
+    Events decide, because the record of a turn has the answer to a call of a child turn only a moment later.
+    """
+    turn = sent.turn
     updates = Updates(turn.id, turn.session_id, lambda name: name)
-    if state_of(await turn.info()) in STOPS:
-        return
-    async with aclosing(turn.stream()) as events:
+    async with aclosing(turn.stream(sent.after or None)) as events:
         async for event in events:
             updates.of(event)
             if updates.asks(event) and open_of(await turn.info()):

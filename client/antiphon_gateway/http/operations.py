@@ -366,6 +366,16 @@ class Call(Generic[Q, B]):
         return found
 
 
+def idempotency_key(call: Call[Any, Any], key: str | None = None) -> str | None:
+    """Return the key of a request: that of the header ``Idempotency-Key``, or of the body. Raises ``Refused``."""
+    named = call.request.headers.getlist("idempotency-key")
+    if len(named) > 1 or (named and key not in (None, named[0])):
+        raise Refused(400, "invalid_body", "The request names two keys: leave one out.")
+    if named and not 1 <= len(named[0]) <= 1000:
+        raise Refused(400, "invalid_body", "An Idempotency-Key has 1 to 1,000 characters.")
+    return named[0] if named else key
+
+
 @dataclass(slots=True)
 class Answer(Generic[T]):
     """A value with a status or headers of its own."""
@@ -474,6 +484,8 @@ def _segments(scope: Any) -> list[str]:
     if found == [""]:
         sentence = "Nothing is at /: the dashboard is at /live, and GET /openapi.json lists all routes."
         raise Refused(404, "route_not_found", sentence)
+    if found[0] == "a2a" and not found[-1]:
+        found.pop()  # clients join paths to the address of an agent, which then ends with a slash
     if not all(found):
         raise Refused(
             404, "route_not_found", "The path has an empty part: GET /openapi.json lists all routes."

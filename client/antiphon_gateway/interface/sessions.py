@@ -15,7 +15,7 @@ from antiphon.redis.search import SEARCH_OPTIONS, SearchPage, can_search
 from antiphon.session.async_session import AsyncSession
 from antiphon.wire.lists.workers import SessionCounts
 from antiphon_gateway.access.secret import opened, sealed
-from antiphon_gateway.http.operations import Answer, Call, operation
+from antiphon_gateway.http.operations import Answer, Call, idempotency_key, operation
 from antiphon_gateway.interface.bodies import (
     MOST_MESSAGES,
     AddMessages,
@@ -41,16 +41,6 @@ from antiphon_gateway.problems import Refused
 def session_of(call: Call[Any, Any]) -> AsyncSession:
     """Return the session of the path. The caller's tenant goes with every use of it."""
     return call.client.session(call.path["session"], tenant=call.caller.tenant)
-
-
-def idempotency_key(call: Call[Any, Any], key: str | None = None) -> str | None:
-    """Return the key of a request: that of the header ``Idempotency-Key``, or of the body. Raises ``Refused``."""
-    named = call.request.headers.getlist("idempotency-key")
-    if len(named) > 1 or (named and key not in (None, named[0])):
-        raise Refused(400, "invalid_body", "The request names two keys: leave one out.")
-    if named and not 1 <= len(named[0]) <= 1000:
-        raise Refused(400, "invalid_body", "An Idempotency-Key has 1 to 1,000 characters.")
-    return named[0] if named else key
 
 
 @operation("POST", "/sessions", right="write", status=201, body=CreateSession)

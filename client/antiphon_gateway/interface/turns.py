@@ -25,7 +25,7 @@ from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.session.work import options_of
 from antiphon.tools import approval
-from antiphon_gateway.http.operations import Answer, Call, operation
+from antiphon_gateway.http.operations import Answer, Call, idempotency_key, operation
 from antiphon_gateway.interface.bodies import (
     Approve,
     Cancel,
@@ -45,7 +45,7 @@ from antiphon_gateway.interface.bodies import (
     WaitingPage,
     WaitQuery,
 )
-from antiphon_gateway.interface.sessions import idempotency_key, session_of
+from antiphon_gateway.interface.sessions import session_of
 from antiphon_gateway.problems import Refused, problem_of
 
 READ_SECONDS = 5.0  # for the result of a turn that has ended
