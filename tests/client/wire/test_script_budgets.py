@@ -461,3 +461,27 @@ async def test_a_clock_that_jumps_over_midnight_gives_no_budget_twice(cell, per)
     assert (
         sum(billed.values()) == NANO + 70 * CENT
     )  # all that the first one had begun, and one whole budget after it
+
+
+@pytest.mark.parametrize("per", ["day", "month"])
+@pytest.mark.parametrize("another", [True, False], ids=["after another call", "first"])
+async def test_a_call_that_goes_on_when_its_month_ends_is_one_of_the_old_month(cell, per, another):
+    """The new day or month begins with nothing held and nothing used, whichever call is settled in it."""
+    payer, ledger = Payer("tenant", "acme", (Budget(cost=1, per=per),)), f"tenant:{per}:acme"
+    before = int(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp() * 1000)
+    memory = MemoryCell()
+    now = [before]
+    memory.transitions.clock = lambda: now[0]
+    await cell.set_clock(before)
+    for each in (cell, memory):
+        await ask(each, call("t1", cost=90 * CENT), payer)
+    now[0] += 2_000
+    await cell.wait(2_000)
+    for each in (cell, memory):
+        if another:
+            assert isinstance(await ask(each, call("t2", cost=10 * CENT), payer), Reserved)
+        await capture(each, call("t1"), [ledger], cost=90 * CENT, tokens=1)
+        assert isinstance(await ask(each, call("t3", cost=90 * CENT), payer), Reserved)
+        assert await used(each, ledger) == [0, (100 if another else 90) * CENT]
+        await capture(each, call("t3"), [ledger], cost=90 * CENT, tokens=1)
+        assert await used(each, ledger) == [90 * CENT, 10 * CENT if another else 0]
