@@ -136,7 +136,7 @@ SABOTAGE = [
     ),
     (
         "include/requeue",
-        "    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)",
+        "    rq_view(turn, status, now)",
         "RQ's",
     ),
     (

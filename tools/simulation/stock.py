@@ -14,7 +14,7 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker
 
-from antiphon.wire.scripts import KEEP_TURN_SECONDS
+from antiphon.wire.scripts import KEEP_JOB_SECONDS, KEEP_TURN_SECONDS
 from antiphon_worker.jobs import _leave_record, _show_as_cancelled
 from simulation.model import ENDED
 from simulation.workers import Worker
@@ -81,10 +81,11 @@ class StockWorker(Worker):
             job.started_at = job.ended_at = self._taken.execution.created_at
 
     def _whole_end(self, taken: Taken, status: str) -> None:
-        """What RQ lists stays listed for a week, by the clock of this world."""
+        """What RQ lists stays listed as long as the scripts let it, by the clock of this world."""
         self._end(taken, status)
-        until = self._world.model.now // 1000 + KEEP_TURN_SECONDS
         for kind in ("finished", "failed", "canceled"):
+            kept = KEEP_TURN_SECONDS if kind == "failed" else KEEP_JOB_SECONDS
+            until = self._world.model.now // 1000 + kept
             self._world.rq_redis.zadd(f"rq:{kind}:{taken.job.origin}", {taken.job.id: until}, xx=True)
 
     def _end(self, taken: Taken, status: str) -> None:

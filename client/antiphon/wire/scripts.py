@@ -22,6 +22,8 @@ from antiphon.wire.joining import joined
 from antiphon.wire.keys import RQ, Keys, lua_shared_keys
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
+KEEP_JOB_SECONDS = 24 * 3600
+"""How long RQ's record of a finished or cancelled turn stays. That of a failed one stays as long as the turn."""
 HASH_LIVES_ON_MS = 3600 * 1000
 """How much longer a session's hash lives than its other keys, so that no seq is reused while an event is kept."""
 
@@ -61,7 +63,8 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
             "local PREFIX, DB = ARGV[1], ARGV[2]",
             "local DEPLOYMENT = string.match(PREFIX, '^[^:]+')",  # the same in each of its cells
             f"local WITH_FILES = '{WITH_FILES}'",
-            f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
+            f"local KEEP_TURN_SECONDS, KEEP_JOB_SECONDS = {KEEP_TURN_SECONDS}, {KEEP_JOB_SECONDS}",
+            f"local HASH_LIVES_ON_MS = {HASH_LIVES_ON_MS}",
             _bind(arguments),
             joined("".join([lua_shared_keys(), *pieces]), body),
         ]

@@ -96,7 +96,7 @@ local function told_otherwise(turn, registered, registry)
   end
   if (status == 'finished' or status == 'failed' or status == 'cancelled') and RQ_STATUS[status] ~= registered then
     redis.call('ZREM', registry, turn) -- it may be that of another queue
-    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+    rq_view(turn, status, now)
     act(session, turn, 'corrected')
   end
 end

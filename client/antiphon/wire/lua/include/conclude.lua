@@ -25,7 +25,7 @@ local function conclude(session, turn, status, now, seq, keep_events, left, f, .
   local head = redis.call('LINDEX', key_inbox(session), 0)
   trim(session, seq, keep_events, f.first_seq, head)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
-  pcall(rq_view, turn, status, now, now + KEEP_TURN_SECONDS * 1000, f) -- RQ's keys keep no turn from its end
+  pcall(rq_view, turn, status, now, nil, f) -- RQ's keys keep no turn from its end
   if f.tenant then redis.pcall('ZREM', key_tenant(f.tenant), turn) end -- a damaged count keeps no turn from its end
   notice('turn_' .. status, session, turn, seq, f.tenant)
   land(turn, f, now, true)

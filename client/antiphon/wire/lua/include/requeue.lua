@@ -61,6 +61,6 @@ end
 local function stay(turn, status, now)
   local said = redis.call('HGET', key_rq_job(turn), 'status')
   if status ~= 'running' and (said == 'queued' or said == 'started') then
-    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+    rq_view(turn, status, now)
   end
 end

@@ -98,14 +98,14 @@ local function count_in_flight(tenant, turn, status, queued_at)
   redis.pcall('ZADD', key_tenant(tenant), 'XX', (status == 'queued' or status == 'running') and -at or at, turn)
 end
 
-local RECORD_FIELDS = 14 -- that a new record is written with
+-- How long the record of a turn stays after its end, and how many fields a new one is written with.
+local KEPT, RECORD_FIELDS = {finished = KEEP_JOB_SECONDS, cancelled = KEEP_JOB_SECONDS, failed = KEEP_TURN_SECONDS}, 14
 
 -- Returns what `viewed` does; `f` is that, as it was before, if the caller has read it. A turn that is new to RQ has `f.new`.
 local function rq_view(turn, status, now, until_ms, f) -- @often
   f = f or viewed(turn)
-  local queue, job, running = f.queue, key_rq_job(turn), status == 'running'
-  local ended = status == 'finished' or status == 'failed' or status == 'cancelled'
-  local said = (running or ended) and redis.pcall('HGET', job, 'status')
+  local queue, job, running, kept = f.queue, key_rq_job(turn), status == 'running', KEPT[status]
+  local said = (running or kept) and redis.pcall('HGET', job, 'status')
   if said ~= RQ_STATUS[f.status] then said = nil end
   if not f.new then rq_forget(turn, queue, f.execution, said) end
   if said then
@@ -117,11 +117,11 @@ local function rq_view(turn, status, now, until_ms, f) -- @often
       'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
       'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
       'worker_name', running and f.worker or '', 'exc_info', f.error or '',
-      'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
-    if not ended and added < RECORD_FIELDS then redis.call('PERSIST', job) end -- a new record does not expire
+      'result_ttl', KEEP_JOB_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
+    if not kept and added < RECORD_FIELDS then redis.call('PERSIST', job) end -- a new record does not expire
   end
-  rq_register(turn, status, queue, f.execution, until_ms)
+  rq_register(turn, status, queue, f.execution, kept and now + kept * 1000 or until_ms)
   if f.tenant then count_in_flight(f.tenant, turn, status, f.queued_at) end
-  if ended then redis.call('EXPIRE', job, KEEP_TURN_SECONDS) end
+  if kept then redis.call('EXPIRE', job, kept) end
   return f
 end
