@@ -191,6 +191,46 @@ async def test_a_message_that_is_sent_again_joins_its_task(redis_url, tmp_path):
             await sent(client, changed)
 
 
+async def test_an_id_that_is_used_again_later_or_for_something_else_begins_another_task(redis_url, tmp_path):
+    """The protocol's own test suite uses one id for many messages without a context."""
+    async with (
+        stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _),
+        a2a_client(f"{api.url}/a2a/stage") as client,
+    ):
+        asked = said("tool:guarded", message_id="m")
+        first, joined = await sent(client, asked), await sent(client, asked)
+        assert joined.id == first.id
+        other = await sent(client, said("Hello", message_id="m"))
+        assert other.status.state == pb.TASK_STATE_COMPLETED
+        assert (await sent(client, said("approve", message_id="m", task_id=first.id))).id == first.id
+        again = await sent(client, asked)
+        assert (again.status.state, again.id != first.id) == (pb.TASK_STATE_INPUT_REQUIRED, True)
+        assert len({first.context_id, other.context_id, again.context_id}) == 3
+        await client.cancel_task(pb.CancelTaskRequest(id=again.id))
+
+
+async def test_a_message_may_answer_some_of_several_calls(redis_url):
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        return f"{amount} paid"
+
+    calls = [tool_call("pay", amount=1), tool_call("pay", amount=2)]
+    app = App([Agent(script(calls, "Paid."), "any", name="payer", tools=[pay])])
+    async with (
+        running_worker(redis_url, app), open_gateway(redis_url, a2a=[A2AAgent("payer")]) as (api, _),
+        a2a_client(f"{api.url}/a2a/payer") as client,
+    ):  # fmt: skip
+        task = await sent(client, said("Pay."))
+        with pytest.raises(InvalidParamsError, match="Several answers"):
+            await sent(client, said("approve", task_id=task.id))
+        pending = [call["callId"] for call in plain(task.status.message.parts[1].data)["calls"]]
+        for left, call in zip((1, 0), pending, strict=True):
+            decision = data_part({"decisions": [{"callId": call, "approved": True}]})
+            task = await sent(client, said(parts=[decision], task_id=task.id))
+            assert (task.status.state == pb.TASK_STATE_INPUT_REQUIRED) is bool(left)
+        assert answer(task) == "Paid."
+
+
 async def test_a_key_in_the_header_makes_a_message_run_once_without_a_context(redis_url, tmp_path):
     async with stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _):
         found = []

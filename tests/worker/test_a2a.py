@@ -1,5 +1,7 @@
 """Remote agents as tools: by agents that the official server of A2A serves."""
 
+import asyncio
+import os
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,6 +10,7 @@ from support.eventually import wait_until_async
 from support.gateway import stand as stage
 from support.here import running_worker
 from support.serving import serving
+from support.stage import PLACES
 
 from antiphon import Agent
 from antiphon.a2a import RemoteAgent
@@ -68,6 +71,27 @@ async def test_a_call_that_goes_to_another_worker_waits_for_the_same_task(redis_
         async with running_worker(redis_url, app):
             [call] = (await turn.result(timeout=30)).tool_calls
     assert (call.result, call.is_error, len(colleague.begun)) == ("Held.", False, 1)
+
+
+async def test_a_worker_that_is_killed_leaves_the_task_to_another(redis_url, processes):
+    async with Colleague().running() as colleague, AsyncClient(redis_url) as client:
+        env = {
+            "COLLEAGUE": colleague.url,
+            "ANTIPHON_APP": "support.a2a_boss:app",
+            "PYTHONPATH": os.pathsep.join(PLACES),
+        }
+        turn = await client.submit("s", "Go.", agent="a")
+        for _ in range(2):
+            worker = processes.worker(redis_url, "--lease", "2", env=env)
+            await asyncio.to_thread(worker.wait_for_output, "takes turns")
+            await wait_until_async(lambda: _recorded(client, turn), 30)
+            worker.kill()
+        worker = processes.worker(redis_url, "--lease", "2", env=env)
+        colleague.let_go.set()
+        response = await turn.result(timeout=60)
+        info = await turn.info()
+    assert [(call.result, call.is_error) for call in response.tool_calls] == [("Held.", False)]
+    assert (len(colleague.begun), info.status) == (1, "finished")
 
 
 async def _recorded(client, turn):
