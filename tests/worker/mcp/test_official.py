@@ -11,6 +11,7 @@ from support.source_tree import ROOT
 from antiphon import Agent
 from antiphon.mcp import MCP
 from antiphon.testing import script, tool_call
+from antiphon_worker.mcp.prompts import get_prompt, list_prompts
 from antiphon_worker.mcp.servers import close_servers
 
 pytestmark = [pytest.mark.one_server, pytest.mark.nightly]
@@ -46,15 +47,21 @@ async def calls(server, *said, **options):
 
 async def test_the_server_with_everything():
     folder = MODULES / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
-    server = MCP.stdio([str(NODE), str(folder), "stdio"], name="every", connect_timeout=60)
+    server = MCP.stdio([str(NODE), str(folder), "stdio"], name="every", resources=True, connect_timeout=60)
     found, names = await calls(
         server, [tool_call("every__echo", message="Hello"), tool_call("every__get-sum", a=1, b=2)],
+        tool_call("every__list_resources"),
         tool_call("every__trigger-long-running-operation", duration=0.2, steps=2),
     )  # fmt: skip
     assert {"echo", "get-sum", "get-tiny-image"} <= names
     assert found["echo"] == ("Echo: Hello", False)
     assert "3" in found["get-sum"][0]
     assert "completed" in found["trigger-long-running-operation"][0]
+    assert "demo://resource/" in found["list_resources"][0]
+    prompts = {one.name: one for one in await list_prompts(server)}
+    assert prompts["args-prompt"].arguments["city"]
+    [message] = await get_prompt(server, "args-prompt", {"city": "Paris"})
+    assert "Paris" in message.text
 
 
 async def test_the_server_of_files(tmp_path):
