@@ -1,7 +1,7 @@
-"""The release before this one, installed from its wheel into an environment of its own: ``.venv/releases/<version>``.
+"""Older releases, each installed from its wheel into an environment of its own: ``.venv/releases/<version>``.
 
-Nothing of it is published, so its wheel is built from its commit, and its dependencies are those of its time:
-``tools/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares it.
+Nothing of them is published, so their wheels are built from their commits, and their dependencies are those of their
+time: ``tools/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares them.
 """
 
 import fcntl
@@ -16,9 +16,6 @@ from pathlib import Path
 
 from support.source_tree import ROOT
 
-COMMIT = "6e6a3681d98bf67979a2c719c8cc1d3519ffccf1"
-VERSION = "0.1.0"
-
 
 @dataclass(frozen=True)
 class Release:
@@ -27,6 +24,7 @@ class Release:
     version: str
     python: Path
     tests: Path
+    commit: str = ""
 
     @property
     def env(self) -> dict[str, str]:
@@ -34,40 +32,50 @@ class Release:
         return {"PYTHONPATH": f"{self.tests}{os.pathsep}{self.tests.parent / 'tools'}", "PYTHONSAFEPATH": "1"}
 
 
+def _folder(version: str) -> Path:
+    return ROOT / ".venv" / "releases" / version
+
+
+def _older(version: str, commit: str) -> Release:
+    folder = _folder(version)
+    return Release(version, folder / "venv" / "bin" / "python", folder / "source" / "tests", commit)
+
+
 THIS = Release("this release", Path(sys.executable), ROOT / "tests")
-_FOLDER = ROOT / ".venv" / "releases" / VERSION
-PREVIOUS = Release(VERSION, _FOLDER / "venv" / "bin" / "python", _FOLDER / "source" / "tests")
+FIRST = _older("0.1.0", "6e6a3681d98bf67979a2c719c8cc1d3519ffccf1")
+PREVIOUS = _older("0.2.0", "40dfede08d534c9b9fe3db4ba3bec7618d167f66")
 
 
-def prepare() -> str:
-    """Build and install the release before this one, unless that is done. Return why it cannot be had, or ''."""
-    done = _FOLDER / COMMIT
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    with _alone():
+def prepare(release: Release = PREVIOUS) -> str:
+    """Build and install an older release, unless that is done. Return why it cannot be had, or ''."""
+    version, commit, folder = release.version, release.commit, _folder(release.version)
+    done = folder / commit
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
         if done.exists():
             return ""
-        shutil.rmtree(_FOLDER / "source", ignore_errors=True)
-        archive = _run(shutil.which("git") or "false", "archive", COMMIT, cwd=ROOT)
+        shutil.rmtree(folder / "source", ignore_errors=True)
+        archive = _run(shutil.which("git") or "false", "archive", commit, cwd=ROOT)
         if archive.returncode:
-            return f"the history of this checkout does not reach back to {VERSION} ({COMMIT[:7]})"
-        (_FOLDER / "source").mkdir()
-        subprocess.run(["tar", "-x"], cwd=_FOLDER / "source", input=archive.stdout, check=True)
-        for command in _steps():
-            ended = _run(*command, cwd=_FOLDER)
+            return f"the history of this checkout does not reach back to {version} ({commit[:7]})"
+        (folder / "source").mkdir()
+        subprocess.run(["tar", "-x"], cwd=folder / "source", input=archive.stdout, check=True)
+        for command in _steps(release):
+            ended = _run(*command, cwd=folder)
             if ended.returncode:
-                return f"release {VERSION} cannot be installed: {ended.stderr.decode()[-500:]}"
+                return f"release {version} cannot be installed: {ended.stderr.decode()[-500:]}"
         done.touch()
         return ""
 
 
-def _steps() -> list[list[str]]:
-    pip = [str(PREVIOUS.python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    requirements = ROOT / "tools" / "upgrade" / f"requirements-{VERSION}.txt"
+def _steps(release: Release) -> list[list[str]]:
+    pip = [str(release.python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    requirements = ROOT / "tools" / "upgrade" / f"requirements-{release.version}.txt"
     return [
         ["sh", str(ROOT / ".ci" / "venv"), "venv"],
         [*pip, "wheel", "--no-deps", "--wheel-dir", "wheels", "./source"],
         [*pip, "install", "--requirement", str(requirements)],
-        [*pip, "install", "--no-deps", f"./wheels/antiphon-{VERSION}-py3-none-any.whl"],
+        [*pip, "install", "--no-deps", f"./wheels/antiphon-{release.version}-py3-none-any.whl"],
     ]
 
 
@@ -77,12 +85,12 @@ def _run(*command: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone(folder: Path) -> Iterator[None]:
     """One process prepares it; the others wait."""
-    with (_FOLDER / "lock").open("w") as lock:
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 if __name__ == "__main__":
-    sys.exit(prepare() or None)
+    sys.exit(prepare(FIRST) or prepare(PREVIOUS) or None)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.eventually import wait_until_async
-from support.releases import PREVIOUS, THIS, prepare
+from support.releases import FIRST, THIS, prepare
 
 from antiphon import Agent
 from antiphon.errors import CorruptRecord
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _prepared():
-    if reason := prepare():
+    if reason := prepare(FIRST):
         pytest.skip(reason)
 
 
@@ -55,7 +55,7 @@ async def workers(ensemble, release, count=1):
 @pytest.mark.short
 @pytest.mark.parametrize("direction", ["forward", "back"])
 async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, processes, direction):
-    first, second = (THIS, PREVIOUS) if direction == "back" else (PREVIOUS, THIS)
+    first, second = (THIS, FIRST) if direction == "back" else (FIRST, THIS)
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         leaving = ensemble.supervisor(release=first)
         leaving.ready()
@@ -75,14 +75,14 @@ async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, proce
         assert coming.process.terminate() == 0
 
 
-@pytest.mark.parametrize("asking", [PREVIOUS, THIS], ids=["the older", "this"])
+@pytest.mark.parametrize("asking", [FIRST, THIS], ids=["the older", "this"])
 async def test_a_client_of_one_release_is_answered_by_the_other(redis_url, processes, asking, ensemble):
-    async with workers(ensemble, THIS if asking is PREVIOUS else PREVIOUS):
+    async with workers(ensemble, THIS if asking is FIRST else FIRST):
         process = processes.start(asking.python, "-c", ASK, redis_url, name="client", env=asking.env)
         assert process.wait(40) == 0, process.output
         messages, package = process.output.split()
         assert messages == "6"
-        assert (PREVIOUS.version in package) == (asking is PREVIOUS)
+        assert (FIRST.version in package) == (asking is FIRST)
         await ensemble.whole("s")
 
 
@@ -102,7 +102,7 @@ ASKS_MORE = {
 async def test_an_older_worker_refuses_what_it_would_pass_over_and_a_requeue_runs_it(
     processes, more, ensemble
 ):
-    async with workers(ensemble, PREVIOUS):
+    async with workers(ensemble, FIRST):
         turn = await ensemble.submit("s", "tool:pay words:3" if more["agent"] is ASKS else "words:3", **more)
         with pytest.raises(CorruptRecord, match=REFUSED):
             await turn.result(60)
@@ -119,7 +119,7 @@ async def test_an_older_worker_refuses_what_it_would_pass_over_and_a_requeue_run
 async def test_the_agent_that_a_session_keeps_is_not_passed_over_either(processes, ensemble):
     async with workers(ensemble, THIS):
         await (await ensemble.submit("s", "words:3", agent=ASKS)).result(60)
-    async with workers(ensemble, PREVIOUS):
+    async with workers(ensemble, FIRST):
         turn = await ensemble.submit("s", "tool:pay words:3", agent=None)
         with pytest.raises(CorruptRecord, match=REFUSED):
             await turn.result(60)
@@ -127,7 +127,7 @@ async def test_the_agent_that_a_session_keeps_is_not_passed_over_either(processe
 
 
 async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(processes, ensemble):
-    async with workers(ensemble, PREVIOUS):
+    async with workers(ensemble, FIRST):
         await (await ensemble.submit("s", "words:3", agent=AGENT)).result(60)
         session = ensemble.client.session("s")
         before = await session.messages()
@@ -146,7 +146,7 @@ async def test_a_suspended_turn_stays_so_beside_an_older_worker_which_runs_none_
         passed = await ensemble.submit("p", "tool:pay words:3", agent=ASKS, while_suspended="continue")
         for session in "sp":
             await ensemble.seen(session, "turn_suspended")
-    async with workers(ensemble, PREVIOUS):
+    async with workers(ensemble, FIRST):
         cell = ensemble.client.connections.cell_of_session("s")  # type: ignore[arg-type]
         await cell.redis.zadd(cell.keys.active, {"s": 1})  # it is due: the older reaper looks at it
         await wait_until_async(lambda: _looked_at(cell), 20, "the reaper has looked")
@@ -165,7 +165,7 @@ async def _looked_at(cell) -> bool:
 
 
 async def test_turns_of_a_tenant_wait_for_a_worker_of_this_release_and_go_on(processes, ensemble):
-    async with workers(ensemble, PREVIOUS):
+    async with workers(ensemble, FIRST):
         turns = [await ensemble.submit(s, "words:3", agent=AGENT, tenant="acme") for s in SESSIONS]
         assert (await turns[0].result(60)).text
         async with workers(ensemble, THIS):
