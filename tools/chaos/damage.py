@@ -40,7 +40,7 @@ NEIGHBOUR, VICTIM = "neighbour", "victim"
 OWN = (
     "ant:session", "ant:inbox", "ant:history", "ant:events", "ant:turns", "ant:turn", "ant:journal", "ant:schedule",
     "ant:scheduled", "ant:webhook", "ant:deliveries", "ant:tenant", "ant:share", "ant:line", "ant:pace", "rq:job",
-    "rq:results",
+    "rq:results", "ant:user_places", "ant:user_line", "ant:user_turns", "ant:rounds",
 )  # fmt: skip
 """The kinds of keys that belong to one session, tenant, schedule or webhook."""
 JUNK = [b"abc", b"", b"-1", b"1.5", b"1e999", b"nan", b"\xff\xfe", b"9" * 20, b"{", b"\x7fr\x00"]
@@ -114,13 +114,14 @@ class Stand:
         name, tenant = f"{VICTIM}-{self._victims}", f"{VICTIM}-{self._victims % 5}"
         client = self.client
         for call in (
-            lambda: client.submit(name, "Hello", agent=AGENT, tenant=tenant),
+            lambda: client.submit(name, "Hello", agent=AGENT, tenant=tenant, user="ann"),
+            lambda: client.submit(f"{name}-next", "Hello", agent=AGENT, tenant=tenant, user="ann"),
             lambda: client.submit(f"{name}-later", "Hello", agent=AGENT, delay=5, tenant=tenant),
             lambda: client.submit(f"{name}-high", "Hello", agent=AGENT, priority="high"),
             lambda: client.submit(f"{name}-asks", "tool:guarded", agent="stage", tenant=tenant),
             lambda: client.submit(f"{name}-remembers", f"I am {name}", agent=REMEMBERS, tenant=tenant),
             lambda: client.submit(f"{name}-sleeps", "Hello", agent=AGENT, ttl=LIFE_SECONDS),
-            lambda: client.set_tenant_limits(tenant, in_flight=2, per_minute=10_000),
+            lambda: client.set_tenant_limits(tenant, in_flight=2, per_minute=10_000, user_in_flight=1),
             lambda: client.schedules(name, tenant=tenant).set("tick", "Tick", every=1, agent=AGENT),
             lambda: client.webhooks(tenant=tenant).set(tenant, "http://127.0.0.1:9/", private=True),
         ):

@@ -21,6 +21,7 @@ from antiphon.wire import (
     promotions,
     requests,
     revisions,
+    routes,
     suspension,
     variants,
 )
@@ -63,6 +64,7 @@ WRAPPERS = {
     "promote": promotions.write_promotions,
     "count": feedback.keep_figures,
     "rate": feedback.rate,
+    "route": routes.write_route,
     "keep_request": requests.keep_request,
     "keep_variant": variants.keep_variant,
     "wake": revisions.wake_missing,
