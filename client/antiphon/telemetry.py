@@ -117,7 +117,7 @@ def set_up_logging(level: str, form: str = "text") -> None:
     handler.addFilter(SeldomOutages())
     handler.setFormatter(JSONFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    for noisy in ("httpx2", "httpcore2", "openai", "anthropic", "faiss"):
+    for noisy in ("httpx2", "httpcore2", "httpx", "httpcore", "a2a", "openai", "anthropic", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -23,7 +23,8 @@ from msgspec import Struct, field
 from antiphon.errors import SettingsError
 
 INPUT_MODES = [
-    "text/*", "application/json", "image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf",
+    "text/plain", "text/markdown", "text/html", "text/csv", "application/json", "application/pdf",
+    "image/png", "image/jpeg", "image/gif", "image/webp",
 ]  # fmt: skip
 OUTPUT_MODES = ["text/plain", "application/json"]
 

@@ -91,6 +91,7 @@ async def test_a_worker_that_is_killed_leaves_the_task_to_another(redis_url, pro
         response = await turn.result(timeout=60)
         info = await turn.info()
     assert [(call.result, call.is_error) for call in response.tool_calls] == [("Held.", False)]
+    assert "agent-card.json" not in worker.output  # its package would log each request
     assert (len(colleague.begun), info.status) == (1, "finished")
 
 
