@@ -16,10 +16,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from antiphon.errors import AgentError, CorruptRecord, ProviderError, StoreError
-from antiphon.wire.batches import LABEL_BYTES, TakenBatch, deliver, note, requests_of, take_batch
+from antiphon.wire.batches import (
+    LABEL_BYTES,
+    UNSURE,
+    TakenBatch,
+    deliver,
+    known_batches,
+    note,
+    requests_of,
+    take_batch,
+)
 from antiphon.wire.cell import Cell
 from antiphon_worker.providers.base import Provider
-from antiphon_worker.providers.batches import BatchEndpoint, BatchState
+from antiphon_worker.providers.batches import BatchEndpoint, BatchState, Found
 from antiphon_worker.providers.service import ModelService
 from antiphon_worker.settings import Settings
 
@@ -31,6 +40,8 @@ IDLE_SECONDS, BUSY_SECONDS = 5.0, 1.0
 FULL_SECONDS = 300.0
 """How long a batch waits that the service has refused because too much is waiting there."""
 READ_AT_ONCE = 50
+GONE = 404
+"""The status of a batch that the service does not have. Other errors may be over before the turns' deadlines."""
 
 
 class Batcher:
@@ -89,7 +100,8 @@ class Batcher:
                 "batch %s of %s: %s", batch.label, batch.group.provider, exc.message,
                 extra={"action": "batch_failed", "batch": batch.label},
             )  # fmt: skip
-            if exc.retryable or not isinstance(exc, ProviderError):
+            sent = bool(batch.service_id) and getattr(exc, "status", None) != GONE
+            if exc.retryable or sent or not isinstance(exc, ProviderError):
                 await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
             else:
                 await self._finish(batch, await self._refuse(batch.steps, exc.message))
@@ -103,8 +115,9 @@ class Batcher:
 
     async def _send(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
         """Send a batch, unless it was sent before its worker died, and note its id."""
-        found = await endpoint.find(batch.label) if batch.takes > 1 else ""
-        if not found:
+        if batch.takes > 1 and (found := await self._found(batch, endpoint)) is not None:
+            service_id = found.id if found.sure else UNSURE + found.id
+        else:
             requests = await self._requests(batch)
             if not requests:
                 await note(self._cell, batch, "over")
@@ -112,12 +125,17 @@ class Batcher:
             order = await endpoint.order(batch.label, batch.group.path, requests, dict(batch.group.headers))
             if not await note(self._cell, batch, "later", seconds=LEASE_SECONDS):
                 return  # another worker holds it by now
-            found = await endpoint.create(order)
+            service_id = await endpoint.create(order)
         log.info(
-            "batch %s of %d steps was sent to %s as %s", batch.label, len(batch.steps), batch.group.provider, found,
-            extra={"action": "batch_sent", "batch": batch.label},
+            "batch %s of %d steps was sent to %s as %s", batch.label, len(batch.steps), batch.group.provider,
+            service_id, extra={"action": "batch_sent", "batch": batch.label},
         )  # fmt: skip
-        await note(self._cell, batch, "sent", service_id=found, seconds=self._settings.batch_poll)
+        await note(self._cell, batch, "sent", service_id=service_id, seconds=self._settings.batch_poll)
+
+    async def _found(self, batch: TakenBatch, endpoint: BatchEndpoint) -> Found | None:
+        """Look for a batch that another worker may have sent before it died."""
+        others = await known_batches(self._cell)
+        return await endpoint.find(batch.label, batch.size, batch.created / 1000, others)
 
     async def _requests(self, batch: TakenBatch) -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = []
@@ -126,7 +144,7 @@ class Batcher:
         return found
 
     async def _look(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
-        state = await endpoint.state(batch.service_id)
+        state = await endpoint.state(batch.sent_as)
         match state.status:
             case "ended":
                 await self._deliver(batch, endpoint, state)
@@ -134,23 +152,30 @@ class Batcher:
                 await note(self._cell, batch, "again", seconds=FULL_SECONDS)
             case "checked":
                 await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
+            case "running" if batch.unsure:
+                await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
             case "running":
                 if not batch.steps:
                     with suppress(ProviderError):
-                        await endpoint.cancel(batch.service_id)  # nobody waits for it any more
+                        await endpoint.cancel(batch.sent_as)  # nobody waits for it any more
                 await note(self._cell, batch, "running", seconds=self._settings.batch_poll)
 
     async def _deliver(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
         """Deliver the answers of a batch that has ended, and forget it once all turns have theirs."""
         left, done = set(batch.steps), True
-        async for answer in endpoint.answers(batch.service_id, state):
+        async for answer in endpoint.answers(batch.sent_as, state):
             if answer.id in left:
                 left.discard(answer.id)
                 text = answer.body.decode("utf-8", "replace")
                 done &= await deliver(self._cell, answer.id, answer=text, error=answer.error) != "LATER"
+        if batch.unsure and len(left) == len(
+            batch.steps
+        ):  # it is another batch, or nobody waits for this one
+            await note(self._cell, batch, "again" if left else "over")
+            return
         done &= await self._refuse(left, state.error or "The batch has no answer to it.")
         if await self._finish(batch, done):
-            await endpoint.forget(batch.service_id, state)
+            await endpoint.forget(batch.sent_as, state)
 
     async def _refuse(self, steps: Iterable[str], error: str) -> bool:
         """Let the turns of these steps go to the usual endpoint. Returns False if some are not suspended yet."""

@@ -12,7 +12,7 @@ from antiphon.input.ids import SessionId
 from antiphon.model import Decision, encode
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import unexpected
+from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import ClaimedTurn, pairs, readable
 
@@ -21,6 +21,7 @@ MOST_BYTES = 64 * 1024 * 1024
 KEPT_MS = 2 * 24 * 3_600_000
 """How long a step is kept after its deadline: longer than a service keeps a batch open."""
 LABEL_BYTES = 16
+UNSURE = "?"
 ANSWER, ERROR = "answer", "error"
 """What a decision has about a step: the service's answer in JSON, or why there is none."""
 
@@ -43,8 +44,9 @@ class Group(NamedTuple):
 class TakenBatch(NamedTuple):
     """A batch that this worker holds under a fence. ``service_id`` is '' until it is known to be sent.
 
-    ``round`` counts how often the service has refused it for now, and ``takes`` how often it was taken since.
-    ``steps`` are those whose turns still need an answer.
+    It begins with ``UNSURE`` if the batch was found at the service and may be another one. ``round`` counts how often
+    the service has refused the batch for now, and ``takes`` how often it was taken since. ``created`` is in ms since
+    1970, ``size`` the number of its steps then, and ``steps`` are those whose turns still need an answer.
     """
 
     name: str
@@ -53,7 +55,19 @@ class TakenBatch(NamedTuple):
     service_id: str
     round: int
     takes: int
+    created: int
+    size: int
     steps: list[str]
+
+    @property
+    def sent_as(self) -> str:
+        """The id of the batch at the service."""
+        return self.service_id.removeprefix(UNSURE)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the batch of this id at the service may be another one."""
+        return self.service_id.startswith(UNSURE)
 
     @property
     def label(self) -> str:
@@ -101,8 +115,11 @@ async def take_batch(
                 group = msgspec.json.decode(f["group"], type=Group)
                 sent = f.get("service_id", "")
                 ids = [text_of(one) for one in steps]
-                counts = int(f.get("round", 0)), int(f.get("takes", 0))
-                return TakenBatch(text_of(name), int(fence), group, sent, *counts, ids), True
+                again, takes, created, size = (
+                    int(f.get(one, 0)) for one in ("round", "takes", "created", "count")
+                )
+                batch = TakenBatch(text_of(name), int(fence), group, sent, again, takes, created, size, ids)
+                return batch, True
         case _:
             raise unexpected("batches/take", answer)
 
@@ -165,3 +182,10 @@ async def leave(cell: Cell, step_id: str, group: Group) -> bool:
             return False
         case answer:
             raise unexpected("batches/leave", answer)
+
+
+async def known_batches(cell: Cell) -> set[str]:
+    """Return the ids of the batches of this cell at their services. Raises ``StoreError``."""
+    names: list[bytes] = await asked(cell.redis.zrange(cell.keys.batches, 0, -1))
+    found = await fields_of(cell, [cell.keys.batch(text_of(name)) for name in names], "service_id")
+    return {text_of(one).removeprefix(UNSURE) for (one,) in found if one}

@@ -296,6 +296,12 @@ class BatchServer:
             self.finish(batch_id)
         return self._messages(batch_id)
 
+    def order_of_another(self, count: int) -> str:
+        """A batch of Anthropic that another client has sent."""
+        params = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+        requests = [{"custom_id": f"other-{number}", "params": params} for number in range(count)]
+        return self._order_messages({"requests": requests})["id"]
+
     def _messages(self, batch_id: str) -> Body:
         count, over = len(self.requests[batch_id]), self.messages[batch_id]["processing_status"] == "ended"
         counts = dict.fromkeys(("canceled", "errored", "expired"), 0)

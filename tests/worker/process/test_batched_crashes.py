@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from support.batched import SOON, service, working
-from support.cells import open_cell
 from support.eventually import wait_until_async
 
 from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
 from antiphon_worker import batches
 from antiphon_worker.batches import Batcher
 from antiphon_worker.settings import Settings
@@ -36,12 +36,19 @@ class Stopped(Exception):
 
 
 @asynccontextmanager
+async def own_cell(redis_url):
+    cell = Cell(open_redis(redis_url))
+    yield cell
+    await cell.redis.aclose()
+
+
+@asynccontextmanager
 async def dying(redis_url, kind, monkeypatch, turns=2):
     """Turns that wait for batches, and a function that works on these until everything is done or the process dies."""
     monkeypatch.setattr("antiphon_worker.process.worker.Batcher", Idle)
     async with (
         working(redis_url, kind, batch_seconds=0.2, batch_size=turns) as (client, server),
-        open_cell(redis_url) as cell,
+        own_cell(redis_url) as cell,
     ):
         provider = service(kind, server.url)
 
@@ -104,11 +111,26 @@ async def test_a_worker_that_dies_at_a_call_of_the_service_leaves_a_batch_that_i
         await asyncio.gather(first, return_exceptions=True)
         getattr(server, when).clear()
         await finish(work, turns)
-        twice = (
-            place == "after POST /v1/messages/batches"
-        )  # its service has no label, by which it could be found
-        assert len(server.orders) == (2 if twice else 1)
+        assert len(server.orders) == 1
         assert server.usual == []
+
+
+async def test_a_batch_without_a_label_is_sent_if_the_one_that_was_found_is_another(redis_url, monkeypatch):
+    """Another deployment of the same account has sent as many requests at the same time."""
+    async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, _):
+        reached = asyncio.Event()
+        server.before["POST /v1/messages/batches"] = lambda: hang(reached)
+        first = asyncio.create_task(work_on(work))
+        await asyncio.wait_for(reached.wait(), 20)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        server.before.clear()
+        other = server.order_of_another(2)
+        await finish(work, turns)
+        assert len(server.orders) == 2
+        assert server.usual == []
+        assert other in server.messages, "what belongs to others is neither cancelled nor deleted"
+        assert "POST /v1/messages/batches/*/cancel" not in server.heard
 
 
 WRITES = ["take_batch", "note", "deliver"]

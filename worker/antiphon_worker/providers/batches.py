@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -26,6 +26,13 @@ class BatchAnswer(Struct):
     id: str
     body: bytes = b""
     error: str = ""
+
+
+class Found(Struct):
+    """A batch that was found. ``sure``: it is the one with the label; otherwise its answers tell."""
+
+    id: str
+    sure: bool
 
 
 class BatchState(Struct):
@@ -58,8 +65,11 @@ class BatchEndpoint(ABC):
         return str((await self._json(order))["id"])
 
     @abstractmethod
-    async def find(self, label: str) -> str:
-        """Return the id of a batch that was sent under this label, or '' if there is none, or no telling."""
+    async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
+        """Look for a batch that may have been sent under this label, with so many requests, at this time or later.
+
+        ``since`` is in seconds since 1970, by another clock. Batches with the ids ``others`` are not meant.
+        """
 
     @abstractmethod
     async def state(self, batch_id: str) -> BatchState:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from antiphon.errors import ProviderError
-from antiphon_worker.providers.batches import BatchAnswer, BatchEndpoint, BatchState, Requests
+from antiphon_worker.providers.batches import BatchAnswer, BatchEndpoint, BatchState, Found, Requests
 from antiphon_worker.providers.http.connection import Call, Upload
+from antiphon_worker.providers.openai_sdk import is_openai
 
 RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
 FULL = ("token_limit_exceeded", "request_limit_exceeded")
 """Codes of a batch that was refused because too much is waiting already."""
 LABEL = "antiphon"
+KEPT_SECONDS = 2 * 24 * 3600
+"""The service deletes the files after this time, should no worker do it."""
 PAGES, PAGE = 10, 100
 
 
@@ -43,28 +46,32 @@ class OpenAIBatches(BatchEndpoint):
             % (one.encode(), path.encode(), body)
             for one, body in requests
         )
-        upload = Upload(f"{label}.jsonl", lines, {"purpose": "batch"})
+        own = is_openai(self._connection.options.base_url)
+        ends = {"anchor": "created_at", "seconds": KEPT_SECONDS} if own else None
+        fields: dict[str, Any] = {"purpose": "batch"} | ({"expires_after": ends} if ends else {})
+        upload = Upload(f"{label}.jsonl", lines, fields)
         file = await self._json(Call("/files", b"", upload=upload))
         order = {
             "input_file_id": file["id"],
             "endpoint": f"/v1{path}",
             "completion_window": "24h",
             "metadata": {LABEL: label},
+            **({"output_expires_after": ends} if ends else {}),
         }
         return Call("/batches", msgspec.json.encode(order))
 
-    async def find(self, label: str) -> str:
-        """Return the id of the batch with this label, or ''."""
+    async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
+        """Return the batch with this label."""
         query: dict[str, Any] = {"limit": PAGE}
         for _ in range(PAGES):
             page = await self._json(Call("/batches", b"", query=query, method="GET"))
             for batch in page.get("data") or ():
                 if (batch.get("metadata") or {}).get(LABEL) == label:
-                    return str(batch["id"])
+                    return Found(str(batch["id"]), True)
             if not page.get("has_more") or not page.get("data"):
                 break
             query["after"] = page["data"][-1]["id"]
-        return ""
+        return None
 
     async def state(self, batch_id: str) -> BatchState:
         """Return how far a batch is."""

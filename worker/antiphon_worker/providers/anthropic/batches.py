@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from antiphon.errors import ProviderError
-from antiphon_worker.providers.batches import BatchAnswer, BatchEndpoint, BatchState, Requests
+from antiphon_worker.providers.batches import BatchAnswer, BatchEndpoint, BatchState, Found, Requests
 from antiphon_worker.providers.http.connection import Call
 
-PATH = "/v1/messages/batches"
+PATH, PAGE = "/v1/messages/batches", 100
+CLOCKS_DIFFER_SECONDS = 60.0
 
 
 class _Result(msgspec.Struct):
@@ -30,16 +32,23 @@ _line = msgspec.json.Decoder(_Line)
 
 
 class AnthropicBatches(BatchEndpoint):
-    """The service keeps no label of a batch: one whose id is unknown cannot be found again."""
+    """The service keeps no label of a batch: one of the same size and time may be meant, and its results tell."""
 
     async def order(self, label: str, path: str, requests: Requests, headers: Mapping[str, str]) -> Call:
         """Return the call that sends the batch."""
         items = b",".join(b'{"custom_id":"%s","params":%s}' % (one.encode(), body) for one, body in requests)
         return Call(PATH, b'{"requests":[' + items + b"]}", dict(headers))
 
-    async def find(self, label: str) -> str:
-        """Return '': there is no telling."""
-        return ""
+    async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
+        """Return a batch of this size that was sent since, which may be the one."""
+        page = await self._json(Call(PATH, b"", query={"limit": PAGE}, method="GET"))
+        for batch in page.get("data") or ():
+            made = datetime.fromisoformat(batch["created_at"]).timestamp()
+            counts: dict[str, int] = batch.get("request_counts") or {}
+            total = sum(counts.values())
+            if made >= since - CLOCKS_DIFFER_SECONDS and total == count and batch["id"] not in others:
+                return Found(str(batch["id"]), False)
+        return None
 
     async def state(self, batch_id: str) -> BatchState:
         """Return how far a batch is."""

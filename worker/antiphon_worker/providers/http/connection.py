@@ -92,7 +92,7 @@ class Upload(Struct, frozen=True):
 
     name: str
     content: bytes
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 class Call(Struct, frozen=True):

@@ -46,7 +46,7 @@ local function made(group)
   local oldest = redis.call('ZRANGE', outbox, 0, 0)[1]
   if oldest then redis.call('ZADD', key_batch_groups(), now, group) else redis.call('ZREM', key_batch_groups(), group) end
   if count == 0 then return false end
-  redis.call('HSET', key_batch(label), 'group', group, 'created', now)
+  redis.call('HSET', key_batch(label), 'group', group, 'created', now, 'count', count)
   redis.call('ZADD', key_batches(), now, label)
   for _, key in ipairs({key_batch(label), key_batch_steps(label), key_batches()}) do redis.call('PEXPIRE', key, keep_ms) end
   return true
