@@ -29,8 +29,8 @@ from antiphon.wire.scripts import load_script
 T = TypeVar("T")
 
 OLDEST = 7
-BATCH = 200
-COPIED_AT_ONCE = 20
+BATCH = 500
+COPIED_AT_ONCE = 50
 MOST_PASSES = 20
 NOT_COPIED = ("moved", "cells")
 RQ_QUEUES = "rq:queues"
