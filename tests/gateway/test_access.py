@@ -18,19 +18,23 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from redis.asyncio import Redis
 from support.eventually import wait_until_async
 from support.gateway import STAGE, keys, open_gateway, programs
+from support.here import running_worker
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon.model import Message
 from antiphon.session.saved import SavedSession
 from antiphon.stores.base import MemoryStore
-from antiphon_gateway import Access, Caller, Limits, Refused
+from antiphon.testing import script
+from antiphon_gateway import A2AAgent, Access, Caller, Limits, Refused
 from antiphon_gateway.access.caller import hash_of, read_keys
 from antiphon_gateway.access.secret import opened
 from antiphon_gateway.access.tokens import JwtSettings
 from antiphon_gateway.app import operations
+from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
 
@@ -47,7 +51,12 @@ async def shared(redis_url, secret=SECRET, limits=None, cors=(), jwt_settings=No
         access = Access(known, jwt_settings, secret)
         api, _ = await stack.enter_async_context(
             open_gateway(
-                redis_url, access=access, limits=limits or Limits(rate=1000), cors=cors, archive=archive
+                redis_url,
+                access=access,
+                limits=limits or Limits(rate=1000),
+                cors=cors,
+                archive=archive,
+                a2a=[A2AAgent("stage")],
             )
         )
         yield api, await stack.enter_async_context(programs(api, secrets))
@@ -61,8 +70,11 @@ BODIES = (
     {"text": "x"}, {"input": "x", "agent": STAGE, "every": 3600}, {"url": "https://example.com/secret"},
     {"score": 1, "note": "x"}, {"budgets": []}, {"revision": "x"}, {"revision": "x", "tenant": "a"},
 )  # fmt: skip
-REFUSED_TO_ALL = {"delete_item"}
-OF_NO_OTHER = {"send_event"}  # its route names nothing of a tenant
+REFUSED_TO_ALL = {
+    "delete_item", "set_a2a_push", "list_a2a_push", "show_a2a_push", "delete_a2a_push", "show_extended_agent_card"
+}  # fmt: skip
+# Their routes name nothing of a tenant.
+OF_NO_OTHER = {"send_event", "call_agent", "send_a2a_message", "stream_a2a_message", "list_a2a_tasks"}
 EVERYTHING = ["read", "write", "send", "admin"]
 
 
@@ -74,6 +86,7 @@ def path_of(route, session, turn):
     return route.format(
         session=session, turn=turn, message="m", call="c", response=f"resp_{turn}", tenant="a", agent="stage", item="m",
         model="nothing", schedule="daily", webhook="hook", fact="f", name="paid", file=FILE, scope="tenant",
+        task=turn, config="c",
     )  # fmt: skip
 
 
@@ -98,7 +111,8 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
                 continue
             path = path_of(one.route, "s", turn)
             calls = [{"json": body} for body in BODIES] if one.body else [{}]
-            answers = [await b.http.request(one.method, path, **more) for more in calls]
+            spoken = {"a2a-version": "1.0"}
+            answers = [await b.http.request(one.method, path, headers=spoken, **more) for more in calls]
             assert {answer.status_code for answer in answers} & {403, 404}, path
             for answer in answers:
                 assert answer.status_code in (400, 403, 404), (one.name, answer.text)
@@ -171,6 +185,30 @@ async def test_no_caller_can_compute_the_key_of_cursors(redis_url, monkeypatch, 
                 opened(key, cursor)
         async with open_gateway(redis_url, access=who, key=bearer) as (other, _):
             await other.get(f"/sessions?limit=1&cursor={cursor}")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/sessions", {}),
+        ("/v1/chat/completions", {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}),
+        ("/v1/responses", {"model": "any", "input": "Hi"}),
+        ("/v1/conversations", {}),
+        ("/a2a/any/message:send", {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Hi"}]}}),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)  # fmt: skip
+async def test_a_key_for_certain_sessions_begins_no_other(redis_url, path, body):
+    known, secrets = keys(a={"tenant": "a", "sessions": ["mine"]})
+    app = App([Agent(script("Hello", repeat=True), "any", name="any")])
+    async with (
+        running_worker(redis_url, app),
+        open_gateway(redis_url, access=Access(known), key=secrets["a"], a2a=[A2AAgent("any")]) as (api, _),
+        AsyncClient(redis_url) as client,
+    ):
+        answer = await api.http.post(path, json=body, headers={"a2a-version": "1.0"})
+        assert "This key has no access to this session id." in answer.text
+        assert [one.session_id async for one in client.sessions()] == []
 
 
 async def test_gateways_agree_on_a_secret_again_after_redis_has_lost_it(redis_url, monkeypatch):

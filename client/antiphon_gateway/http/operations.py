@@ -288,13 +288,16 @@ class Call(Generic[Q, B]):
         """Return a new session id that the caller may use; the same one for the same key of the same route.
 
         ``route`` stands for several paths that mean the same.
-        It cannot be predicted: another tenant would take it first.
+        It cannot be predicted: another tenant would take it first. Raises ``Refused`` for a caller that may use only
+        sessions of certain ids.
         """
         who = self.caller.name, self.caller.tenant or ""
         digest = self.services.secret.digest
         new = new_session_id() if key is None else digest(*who, route or self.request.url.path, key)[:32]
         allowed = self.caller.sessions
-        return next((one[:-1] for one in allowed or () if one.endswith("*")), "") + new
+        found = next((one[:-1] for one in allowed or () if one.endswith("*")), "") + new
+        self.caller.check_session(found)
+        return found
 
     def held(self) -> AbstractContextManager[None]:
         """Count a stream of the caller for as long as this is entered. Raises ``Refused`` with 429."""
