@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -15,18 +15,25 @@ from antiphon.events import TurnSuspended
 from antiphon.handoffs import Handoff
 from antiphon.mcp import beginning_of
 from antiphon.model import Decision, Message, OpenCall, Response, ToolCall, ToolResult
-from antiphon.model.recording import Recording
+from antiphon.model.recording import Recording, SessionRecording
 from antiphon.session.async_session import AsyncSession
 from antiphon.session.background import call
 from antiphon.testing import Answer, Script, answer
 from antiphon.tools import Context, Tool
 
 END = "The recording ends here."
+Source: TypeAlias = str | Path | Recording | Sequence[Recording]
 SHOWN = 200  # characters of a value in a difference
 
 
 class ReplayDiffers(AssertionError):
     """The agent does something else than the recording."""
+
+
+class _Kind(msgspec.Struct):
+    """What a session's recording has, and a turn's has not."""
+
+    turns: list[msgspec.Raw] | None = None
 
 
 class SealedRecording(msgspec.Struct):
@@ -36,7 +43,7 @@ class SealedRecording(msgspec.Struct):
     sealed: msgspec.Raw
 
 
-def encoded(recording: Recording) -> bytes:
+def encoded(recording: Recording | SessionRecording) -> bytes:
     """Return the JSON of a recording, encrypted if the process has keys (``ANTIPHON_ENCRYPTION_KEYS``)."""
     seal, plain = sealer_of(), msgspec.json.encode(recording)
     if not seal.on:
@@ -48,28 +55,39 @@ def encoded(recording: Recording) -> bytes:
     )
 
 
-def read_recording(source: str | Path | Recording) -> Recording:
-    """Read a recording from its file. Raises ``UsageError``, and errors of encryption without its key."""
+def read_recordings(source: Source) -> list[Recording]:
+    """Read the recordings of a turn or a session. Raises ``UsageError``, and errors of encryption without the key."""
     if isinstance(source, Recording):
-        return source
+        return [source]
+    if not isinstance(source, str | Path):
+        return list(source)
     try:
         data = Path(source).read_bytes()
         if b'"sealed"' in data[:400]:
             found = msgspec.json.decode(data, type=SealedRecording)
             data = sealer_of().open(found.session_id, "recording", bytes(found.sealed))
-        return msgspec.json.decode(data, type=Recording)
-    except (OSError, msgspec.MsgspecError) as exc:
+        if msgspec.json.decode(data, type=_Kind).turns is None:
+            return [msgspec.json.decode(data, type=Recording)]
+        return msgspec.json.decode(data, type=SessionRecording).recordings()
+    except (OSError, ValueError, msgspec.MsgspecError) as exc:
         raise UsageError(f"{source} is not a recording of `antiphon record`: {exc}.") from exc
 
 
 class Replay:
-    """A recorded turn. ``check(agent)`` runs it, and fails at the first difference."""
+    """A recorded turn, or those of a session. ``check(agent)`` runs them, and fails at the first difference."""
 
-    def __init__(self, source: str | Path | Recording) -> None:
-        self.recording = read_recording(source)
+    def __init__(self, source: Source) -> None:
+        self.recordings = read_recordings(source)
+        if not self.recordings:
+            raise UsageError("The recording has no turns.")
+
+    @property
+    def recording(self) -> Recording:
+        """The recording of the last turn."""
+        return self.recordings[-1]
 
     def check(self, agent: Any, *others: Any) -> Response | None:
-        """Run the turn with this agent, and compare. Returns its response; None if the recorded turn had none.
+        """Run each turn with this agent, and compare. Returns the last response; None if the recorded turn had none.
 
         ``others`` are agents that ``handoffs=`` names.
 
@@ -81,6 +99,8 @@ class Replay:
 
     async def check_async(self, agent: Any, *others: Any) -> Response | None:
         """``check``, awaited."""
+        for one in self.recordings[:-1]:
+            await _Run(one).run(agent, others)
         return await _Run(self.recording).run(agent, others)
 
 

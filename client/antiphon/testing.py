@@ -109,7 +109,7 @@ def script(*entries: Entry, repeat: bool = False) -> Script:
 
 
 class Replayed(Protocol):
-    """A recorded turn, to run with an agent.
+    """A recorded turn, or those of a session, to run with an agent.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider=script("Hello."), model="any")
@@ -121,10 +121,19 @@ class Replayed(Protocol):
     'finished'
     """
 
-    recording: Recording
+    recordings: list[Recording]
+
+    @property
+    def recording(self) -> Recording:
+        """The recording of the last turn.
+
+        >>> replayed.recording.turn_id == turn.id
+        True
+        """
+        ...
 
     def check(self, agent: Any, *others: Any) -> Response | None:
-        """Run the turn with this agent. Returns its response, None for a turn that failed or was cancelled.
+        """Run each turn with this agent. Returns the last response, None for a turn that failed or was cancelled.
 
         ``others`` are agents that ``handoffs=`` only names, if the turn was handed over to them.
 
@@ -145,8 +154,11 @@ class Replayed(Protocol):
         ...
 
 
-def replay(source: str | Path | Recording) -> Replayed:
+def replay(source: str | Path | Recording | Sequence[Recording]) -> Replayed:
     """Read a recorded turn (``antiphon record TURN > turn.json``), to run it with an agent, without a network.
+
+    It may also be a recorded session (``antiphon record --session SESSION``), or the recordings of several turns: each
+    turn then runs after the history that it had.
 
     Raises ``UsageError`` for a file that is not a recording.
 

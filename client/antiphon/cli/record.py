@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 from antiphon.cli.arguments import add_redis, command_parser, read_client
 from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
-from antiphon.model.recording import Recording
+from antiphon.model.recording import Recording, SessionRecording
+from antiphon.redis.session_recording import record_session
 from antiphon.replaying import encoded
 from antiphon.text import text_of
 
-TEST = '''"""Replays a recorded turn without a network.
+TEST = '''"""Replays recorded turns without a network.
 
-Written by: antiphon record {turn} --test {file} {agents}
+Written by: antiphon record {what} --test {file} {agents}
 """
 
 from pathlib import Path
@@ -25,21 +27,22 @@ from pathlib import Path
 from antiphon.testing import replay
 
 
-def test_turn_{short}():
+def test_{name}():
     replay(Path(__file__).with_suffix(".json")).check({names})
 '''
 _AGENT = re.compile(r"([\w.]+):(\w+)")
 
 
 def record(argv: list[str]) -> int:
-    """Print an ended turn as a recording, or write a test that replays it
+    """Print an ended turn, or those of a session, as a recording, or write a test that replays it
 
     The recording has the input, the history before it, the answers of the model, the results of tools and the decisions
     about calls, but no keys. With encryption keys, it is encrypted. With --test, it is written next to a pytest file,
     which replays it with the agent, without a network.
     """
     parser = command_parser(record)
-    parser.add_argument("turn", help="id of the turn")
+    parser.add_argument("turn", nargs="?", help="id of the turn")
+    parser.add_argument("--session", metavar="ID", help="record all ended turns of this session instead")
     parser.add_argument("--test", metavar="FILE", help="write this pytest file, and the recording next to it")
     parser.add_argument(
         "--agent", metavar="MODULE:NAME", action="append",
@@ -50,8 +53,12 @@ def record(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if (options.test is None) != (options.agent is None):
         parser.error("--test and --agent need each other")
+    if (options.turn is None) == (options.session is None):
+        parser.error("name a turn or a --session")
 
-    async def read(client: AsyncClient) -> Recording:
+    async def read(client: AsyncClient) -> Recording | SessionRecording:
+        if options.session is not None:
+            return await record_session(options.session, client.turns(options.session))
         return await (await client.turn(options.turn)).recording()
 
     recording = read_client(options, read)
@@ -63,14 +70,18 @@ def record(argv: list[str]) -> int:
     return 0
 
 
-def _write_test(recording: Recording, file: Path, agents: list[str]) -> None:
+def _write_test(recording: Recording | SessionRecording, file: Path, agents: list[str]) -> None:
     """Write the test and its recording. Raises ``UsageError``."""
     found = [match for one in agents if (match := _AGENT.fullmatch(one))]
     if len(found) < len(agents) or file.suffix != ".py":
         raise UsageError("--test must name a .py file, and --agent an agent as module:name.")
+    if isinstance(recording, Recording):
+        what, name = recording.turn_id, f"turn_{recording.turn_id[:8]}"
+    else:
+        what, name = f"--session {shlex.quote(recording.session_id)}", "session"
     text = TEST.format(
-        turn=recording.turn_id,
-        short=recording.turn_id[:8],
+        what=what,
+        name=name,
         file=file.name,
         agents=" ".join(f"--agent {one}" for one in agents),
         imports="\n".join(f"from {one[1]} import {one[2]}" for one in found),

@@ -1,4 +1,4 @@
-"""The command that runs an ended turn again with another model or prompt, and compares."""
+"""The command that runs ended turns again with another agent, model or prompt, and compares."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from antiphon.cli.arguments import (
     seconds,
 )
 from antiphon.cli.terminal import one_line, printable, table
+from antiphon.client import AsyncClient
 from antiphon.errors import MissingPackage, ResultTimeout, UsageError
 from antiphon.model import Message
 from antiphon.model.recording import Recording
 from antiphon.model.variants import Variant
-from antiphon.replaying import read_recording
+from antiphon.redis.session_recording import record_session
+from antiphon.replaying import read_recordings
 
 _AGENT = re.compile(r"([\w.]+):(\w+)")
 _REVISION = re.compile(r"[^:]+@[^:]+")
@@ -34,7 +36,7 @@ LOST = "lost: its worker has stopped"
 
 
 def replay(argv: list[str]) -> int:
-    """Run an ended turn again with another agent, model or system prompt, and compare the answers
+    """Run ended turns again with another agent, model or system prompt, and compare the answers
 
     With --agent MODULE:NAME, the turn runs in this process, with the model service of the agent, and nothing is written
     to Redis. With --agent NAME@REVISION, it runs on a worker that has this revision, and the dashboard shows the runs.
@@ -42,7 +44,8 @@ def replay(argv: list[str]) -> int:
     that one returned.
     """
     parser = command_parser(replay)
-    parser.add_argument("turn", help="id of the turn, or a file of `antiphon record`")
+    parser.add_argument("turn", nargs="?", help="id of the turn, or a file of `antiphon record`")
+    parser.add_argument("--session", metavar="ID", help="run all ended turns of this session instead")
     parser.add_argument(
         "--agent", metavar="MODULE:NAME|NAME@REVISION", required=True, action="append",
         help="where the agent is found, again for each agent that its hand-offs only name; or a revision that a worker "
@@ -63,53 +66,72 @@ def replay(argv: list[str]) -> int:
     add_json(parser, "print each run as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
-    if _REVISION.fullmatch(options.agent[0]):
-        recording, runs = asyncio.run(_on_workers(options))
-    else:
-        known = read_recording(options.turn) if Path(options.turn).is_file() else None
-        recording, runs = asyncio.run(_here(options, [_agent(one) for one in options.agent], known))
+    if (options.turn is None) == (options.session is None):
+        parser.error("name a turn or a --session")
+    on_workers = _REVISION.fullmatch(options.agent[0]) is not None
+    if on_workers and len(options.agent) > 1:
+        parser.error("--agent NAME@REVISION can be given once")
+    agents = [] if on_workers else [_agent(one) for one in options.agent]
+    file = Path(options.turn or "")
+    if file.is_file() and on_workers:
+        parser.error("workers run turns that Redis has: name a turn, not a file")
+    known = read_recordings(file) if file.is_file() else None
+    asyncio.run(_replay(options, agents, known))
+    return 0
+
+
+async def _replay(options: Any, agents: list[Agent], recordings: list[Recording] | None) -> None:
+    """Run each recorded turn, and print what came of it. Raises ``UsageError``, ``ResultTimeout``."""
+    if recordings is not None:
+        for one in recordings:
+            _print(options, one, await _here(options, agents, one))
+        return
+    async with open_client(options) as client:
+        if options.session is not None:
+            recordings = (await record_session(options.session, client.turns(options.session))).recordings()
+        else:
+            recordings = [await (await client.turn(options.turn)).recording()]
+        for one in recordings:
+            runs = await (_here(options, agents, one) if agents else _on_workers(options, client, one))
+            _print(options, one, runs)
+
+
+def _print(options: Any, recording: Recording, runs: list[Variant]) -> None:
     if options.json:
-        print_json(runs)
-        return 0
+        return print_json(runs)
     shown = [
         ("recorded", recording.messages, None),
         *((f"run {n}", one.messages, one) for n, one in enumerate(runs, 1)),
     ]
+    if options.session is not None:
+        print(f"\nturn {recording.turn_id}")
     print("\n".join(table(["run", "model", "calls", "tokens", "cost", "seconds", "differs", "error"], [
         _row(name, messages, run, recording) for name, messages, run in shown
     ])))  # fmt: skip
     for name, messages, _ in shown:
         print(printable("\n".join(["", name, *(f"  {line}" for line in steps_of(messages))])))
-    return 0
+    return None
 
 
-async def _on_workers(options: Any) -> tuple[Recording, list[Variant]]:
+async def _on_workers(options: Any, client: AsyncClient, recording: Recording) -> list[Variant]:
     """Let workers run the turn, and wait for all runs. Raises ``UsageError``, ``ResultTimeout``."""
-    if len(options.agent) > 1:
-        raise UsageError("Name one revision: --agent NAME@REVISION can be given once.")
-    async with open_client(options) as client:
-        turn = await client.turn(options.turn)
-        recording = await turn.recording()
-        started = await turn.replay(
-            options.agent[0], runs=options.runs, step=options.step, model=options.model, system=options.system
-        )
-        wanted = {run.id for run in started}
-        try:
-            async with asyncio.timeout(options.timeout):
-                while True:
-                    runs = [run for run in await turn.variants() if run.id in wanted]
-                    if all(run.status != "running" for run in runs):
-                        return recording, [
-                            run.variant or Variant(run.model or "-", error=LOST) for run in runs
-                        ]
-                    await asyncio.sleep(LOOK_SECONDS)
-        except TimeoutError:
-            raise ResultTimeout(f"The runs did not end within {options.timeout:g} s.") from None
+    turn = await client.turn(recording.turn_id)
+    started = await turn.replay(
+        options.agent[0], runs=options.runs, step=options.step, model=options.model, system=options.system
+    )
+    wanted = {run.id for run in started}
+    try:
+        async with asyncio.timeout(options.timeout):
+            while True:
+                runs = [run for run in await turn.variants() if run.id in wanted]
+                if all(run.status != "running" for run in runs):
+                    return [run.variant or Variant(run.model or "-", error=LOST) for run in runs]
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise ResultTimeout(f"The runs did not end within {options.timeout:g} s.") from None
 
 
-async def _here(
-    options: Any, agents: list[Agent], recording: Recording | None
-) -> tuple[Recording, list[Variant]]:
+async def _here(options: Any, agents: list[Agent], recording: Recording) -> list[Variant]:
     """Run the turn in this process. Raises ``UsageError``."""
     try:
         run_variant = import_module("antiphon_worker.loop.variants").run_variant
@@ -117,11 +139,8 @@ async def _here(
         raise MissingPackage(
             "antiphon replay needs the worker's packages: pip install 'antiphon[worker]'."
         ) from exc
-    if recording is None:
-        async with open_client(options) as client:
-            recording = await (await client.turn(options.turn)).recording()
     changed = {"step": options.step, "model": options.model, "system": options.system}
-    return recording, list(
+    return list(
         await asyncio.gather(*(run_variant(recording, *agents, **changed) for _ in range(options.runs)))
     )
 

@@ -1,10 +1,10 @@
-"""A turn as it ran: what is needed to replay it."""
+"""A turn, or all turns of a session, as they ran: what is needed to replay them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from antiphon.model import Message, Status
 from antiphon.model.files import StoredFile
@@ -34,3 +34,38 @@ class Recording(Struct, omit_defaults=True):
     code: str | None = None
     error: str | None = None
     version: int = 1
+
+
+class SessionRecording(Struct, omit_defaults=True):
+    """The ended turns of a session, the first one first: see ``antiphon.testing.replay``.
+
+    The ``history`` of a turn has only what follows the first ``shared`` messages of the history of the turn before it.
+    """
+
+    session_id: str
+    turns: list[Recording]
+    shared: list[int]
+    version: int = 1
+
+    @classmethod
+    def of(cls, session_id: str, recordings: list[Recording]) -> SessionRecording:
+        """Return the recordings of a session's turns, with each message of their histories once."""
+        shared: list[int] = []
+        turns: list[Recording] = []
+        before: list[Message] = []
+        for one in recordings:
+            pairs = enumerate(zip(one.history, before, strict=False))
+            same = next((n for n, (own, other) in pairs if own != other), min(len(one.history), len(before)))
+            shared.append(same)
+            turns.append(structs.replace(one, history=one.history[same:]))
+            before = one.history
+        return cls(session_id, turns, shared)
+
+    def recordings(self) -> list[Recording]:
+        """Return the recordings of the turns, each with its whole history."""
+        found: list[Recording] = []
+        before: list[Message] = []
+        for one, same in zip(self.turns, self.shared, strict=True):
+            before = [*before[:same], *one.history]
+            found.append(structs.replace(one, history=before))
+        return found

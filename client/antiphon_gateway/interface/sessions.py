@@ -10,6 +10,8 @@ import msgspec
 from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
+from antiphon.model.recording import SessionRecording
+from antiphon.redis import session_recording
 from antiphon.redis.deployment import count_sessions as counted
 from antiphon.redis.search import SEARCH_OPTIONS, SearchPage, can_search
 from antiphon.session.async_session import AsyncSession
@@ -41,6 +43,14 @@ from antiphon_gateway.problems import Refused
 def session_of(call: Call[Any, Any]) -> AsyncSession:
     """Return the session of the path. The caller's tenant goes with every use of it."""
     return call.client.session(call.path["session"], tenant=call.caller.tenant)
+
+
+@operation("GET", "/sessions/{session}/recording", right="admin")
+async def record_session(call: Call[None, None]) -> SessionRecording:
+    """Read the ended turns of a session as recordings, to replay them in a test"""
+    session = call.path["session"]
+    turns = call.client.turns(session, tenant=call.caller.tenant)
+    return await session_recording.record_session(session, turns)
 
 
 @operation("POST", "/sessions", right="write", status=201, body=CreateSession)
@@ -235,4 +245,5 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 OPERATIONS = [
     create_session, list_sessions, count_sessions, search, show_session, change_session, delete_session, close_session,
     fork_session, cancel_session, show_snapshot, show_history, add_messages, clear_history, rewind_session,
+    record_session,
 ]  # fmt: skip

@@ -81,6 +81,7 @@ export const OPERATIONS = {
   add_messages: {"method": "POST", "route": "/sessions/{session}/messages", "body": true, "query": []},
   clear_history: {"method": "DELETE", "route": "/sessions/{session}/messages", "body": false, "query": []},
   rewind_session: {"method": "POST", "route": "/sessions/{session}/rewind", "body": true, "query": []},
+  record_session: {"method": "GET", "route": "/sessions/{session}/recording", "body": false, "query": []},
   list_files: {"method": "GET", "route": "/sessions/{session}/files", "body": false, "query": []},
   remove_file: {"method": "DELETE", "route": "/sessions/{session}/files/{file}", "body": false, "query": []},
   submit_turn: {"method": "POST", "route": "/sessions/{session}/turns", "body": true, "query": []},

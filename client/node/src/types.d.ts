@@ -357,6 +357,40 @@ export interface AddMessages {
 export interface Rewind {
   to: string;
 }
+/** The ended turns of a session, the first one first: see ``antiphon.testing.replay``. */
+export interface SessionRecording {
+  session_id: string;
+  turns: Recording[];
+  shared: number[];
+  version?: number;
+}
+/** An ended turn, to be replayed without a network: see ``antiphon.testing.replay``. */
+export interface Recording {
+  turn_id: string;
+  session_id: string;
+  status: Status;
+  input: Message[];
+  messages: Message[];
+  history?: Message[];
+  agent?: string | null;
+  revision?: string;
+  system?: string | null;
+  variables?: JsonObject;
+  request?: JsonObject;
+  files?: StoredFile[];
+  code?: string | null;
+  error?: string | null;
+  version?: number;
+}
+/** A stored file with its content. */
+export interface StoredFile {
+  id: string;
+  size: number;
+  media_type?: string | null;
+  name?: string | null;
+  by?: string | null;
+  data?: string;
+}
 /** The stored files of a session, ordered by id. */
 export interface FileList {
   files: FileEntry[];
@@ -624,33 +658,6 @@ export interface RatedTurn {
   route?: Route | null;
   revision?: string;
   conversation?: Message[];
-}
-/** An ended turn, to be replayed without a network: see ``antiphon.testing.replay``. */
-export interface Recording {
-  turn_id: string;
-  session_id: string;
-  status: Status;
-  input: Message[];
-  messages: Message[];
-  history?: Message[];
-  agent?: string | null;
-  revision?: string;
-  system?: string | null;
-  variables?: JsonObject;
-  request?: JsonObject;
-  files?: StoredFile[];
-  code?: string | null;
-  error?: string | null;
-  version?: number;
-}
-/** A stored file with its content. */
-export interface StoredFile {
-  id: string;
-  size: number;
-  media_type?: string | null;
-  name?: string | null;
-  by?: string | null;
-  data?: string;
 }
 /** What a model received in one call: ``body`` is the JSON that was sent, without headers. */
 export interface KeptRequest {
@@ -1203,6 +1210,8 @@ export interface Operations {
   clear_history: { asked: { session: string }; answer: undefined };
   /** Remove all messages after a given one; refused with 409 while a turn runs */
   rewind_session: { asked: { session: string } & Rewind; answer: undefined };
+  /** Read the ended turns of a session as recordings, to replay them in a test */
+  record_session: { asked: { session: string }; answer: SessionRecording };
   /** List the stored files of a session: those that were added, and those of messages and tools */
   list_files: { asked: { session: string }; answer: FileList };
   /** Remove a stored file; messages that name it stay */
