@@ -1,3 +1,7 @@
+-- Sub-agents go first: their parents, which wait, end before others begin. Else all turns that were submitted begin, and wait,
+-- before the first one ends.
+local function is_of_sub_agent(session) return #session == 30 and string.find(session, '^child%-%x+$') ~= nil end
+
 -- Accept one turn. Its arguments are those of `submit`.
 local OF_ITS_SESSION = {'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq', 'media'}
 
@@ -67,8 +71,8 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   local place = stopped and stopped.position + 1 or length
   local f = {new = true, session = session, queue = queue, queued_at = now, status = last and place > 0 and 'waiting' or 'queued',
     tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil, user = user ~= '' and user or nil, first_of = not known_session,
-    media = kept[9]}
-  if last and place == 0 and not share_of(f.tenant, f.priority) then f.offered_at = now end
+    media = kept[9], front = is_of_sub_agent(session)}
+  if last and place == 0 and not share_of(f.tenant, f.priority) then f.offered_at = f.front and 0 or now end
   local more = last and {'queued_seq', last + 1, f.offered_at and 'offered_at', f.offered_at} or {}
   redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
     'status', f.status, 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,

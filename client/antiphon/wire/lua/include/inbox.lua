@@ -129,7 +129,7 @@ local function enter_inbox(session, turn, run, now, said, last, new, behind, ...
   }, last, ...)
   if not new then redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position) end
   if position == 0 then
-    offer(session, turn, now, false, new)
+    offer(session, turn, now, new and new.front, new)
     return 0
   end
   if not new then redis.call('HSET', key_turn(turn), 'status', 'waiting') end

@@ -74,8 +74,8 @@ local function lines_up(turn, f)
   if taken and place == turn then return false end -- it could not enter the queue
   if taken or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
     local at = f.joins or tonumber(f.queued_at or '') or 0
-    if tenant and f.user and not f.offered_at then at = place_of_user(turn, line, share, f.user, at) end
-    redis.call('ZADD', line, at - (HEAD_START_MS[f.priority or ''] or 0), turn)
+    if tenant and f.user and not f.offered_at and not f.front then at = place_of_user(turn, line, share, f.user, at) end
+    redis.call('ZADD', line, at - (HEAD_START_MS[f.front and 'high' or f.priority or ''] or 0), turn)
     if not place then redis.call('HSET', key_share(share), queue, '') end
     return true
   end
