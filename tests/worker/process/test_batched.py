@@ -200,3 +200,16 @@ async def test_deleting_a_session_deletes_what_it_has_asked_for(redis_url, redis
         await wait_until_async(lambda: not list(redis.scan_iter(match="ant:batch*")))
         assert [key for key, data in dumped(redis).items() if holds(data)] == []
         assert server.orders == []
+
+
+async def test_a_text_that_comes_while_the_batch_runs_is_no_part_of_its_question(redis_url):
+    async with working(redis_url, "openai", quick=False) as (client, server):
+        first = await client.submit("s", "Hello", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        second = await client.submit("s", "And this?", agent="a", if_busy="steer")
+        server.finish()
+        assert (await first.result(20)).text == "Hello."
+        assert (await second.result(20)).turn_id == second.id, "it has an answer of its own"
+        said = [message.text for message in (await client.snapshot("s")).messages]
+    assert said == ["Hello", "Hello.", "And this?", "Hello."]
+    assert "And this?" not in str(server.requests)
