@@ -64,8 +64,9 @@ class Desk:
         app = self.server.streamable_http_app(json_response=self.json, max_sessions=None)
         listening = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
-            self._noting(app), log_level="error", log_config=None, timeout_graceful_shutdown=1
-        )
+            self._noting(app), log_level="error", log_config=None, timeout_graceful_shutdown=1,
+            timeout_keep_alive=120,  # a busy machine takes longer than the usual 5 s from one request to the next
+        )  # fmt: skip
         server = uvicorn.Server(config)
         running = asyncio.create_task(asyncio.to_thread(server.run, [listening]))  # on a loop of its own
         try:

@@ -21,6 +21,8 @@ from antiphon_worker.mcp.credentials import Credentials
 
 LEAVE_SECONDS = 2.0
 MOST_CONNECTIONS = 100
+IDLE_SECONDS = 3.0
+"""A network connection is used again within this time: many servers close theirs after 5 s, perhaps during a call."""
 REFUSED, UNREACHABLE = -32603, -32050
 """The codes of the errors that stand for an answer with a status, and for none at all."""
 _STATUS = {
@@ -37,7 +39,8 @@ class TooLarge(httpx2.StreamError):
 
 def network_pool() -> httpx2.AsyncHTTPTransport:
     """Return the network connections to one server. Reads certificates, which takes a moment."""
-    return httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=MOST_CONNECTIONS))
+    limits = httpx2.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=IDLE_SECONDS)
+    return httpx2.AsyncHTTPTransport(limits=limits)
 
 
 def http_transport(server: MCP, pool: httpx2.AsyncBaseTransport, credentials: Credentials) -> Transport:
