@@ -60,6 +60,7 @@ def run(models):
     return run
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(("said", "refunded"), [("y", True), ("n", False)])
 def test_customer_service_hands_over_and_refunds_with_an_approval(run, said, refunded):
     output = run(
@@ -73,6 +74,7 @@ def test_customer_service_hands_over_and_refunds_with_an_approval(run, said, ref
     assert ("30.00 € were refunded for order 4711." in output) is refunded
 
 
+@pytest.mark.short
 def test_research_asks_in_parallel_on_workers(processes, run, models, redis_url):
     env = {"ANTIPHON_REDIS_URL": redis_url, "ANTIPHON_APP": "research:app", "PYTHONPATH": str(EXAMPLES)}
     processes.worker(redis_url, env=models | env).wait_for_output("takes turns")
@@ -82,6 +84,7 @@ def test_research_asks_in_parallel_on_workers(processes, run, models, redis_url)
     assert [output.count(f"turn_{what}") for what in ("started", "finished")] == [2, 2]
 
 
+@pytest.mark.short
 def test_the_coding_assistant_reads_and_asks_before_it_writes(run, tmp_path):
     pytest.importorskip("mcp")
     folder = tmp_path / "project"
@@ -137,6 +140,7 @@ class Slack(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={"ok": True})
 
 
+@pytest.mark.short
 async def test_a_message_that_slack_sends_again_is_one_turn(redis_url, processes, models, monkeypatch):
     secret = "whsec_" + "c2VjcmV0" * 4
     env = {
@@ -181,6 +185,7 @@ async def test_a_message_that_slack_sends_again_is_one_turn(redis_url, processes
     assert slack.posted == [("/api/chat.postMessage", posted)]
 
 
+@pytest.mark.short
 def test_before_and_after_the_migration_give_the_same_answer(redis_url, processes, models, monkeypatch):
     folder = EXAMPLES / "migration"
     with loaded(folder / "before.py", monkeypatch, REDIS_URL=redis_url, **models) as before:
