@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from starlette.middleware.gzip import GZipMiddleware
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.mcp_servers import Desk, program, raw_program
@@ -382,6 +383,46 @@ async def test_a_huge_answer_over_http_is_an_error_and_its_neighbours_are_not(js
     assert calls["desk__huge"].is_error
     assert len(calls["desk__huge"].result) < 1000
     assert (calls["desk__slow"].result, calls["desk__slow"].is_error) == ("slow", False)
+
+
+class Packing(Desk):
+    """A server that compresses what is large: where the client accepts it, or always."""
+
+    def __init__(self, *, always):
+        super().__init__(json=True)
+        self._always = always
+
+        @self.server.tool()
+        async def large() -> str:
+            return HUGE if always else "x" * 10_000
+
+    def _noting(self, app):
+        packing = super()._noting(GZipMiddleware(app))
+
+        async def asgi(scope, receive, send):
+            if self._always and (b"mcp-method", b"tools/call") in scope.get("headers", ()):
+                scope = scope | {"headers": [*scope["headers"], (b"accept-encoding", b"gzip")]}
+                scope["headers"] = [one for one in scope["headers"] if one[1] != b"identity"]
+            await packing(scope, receive, send)
+
+        return asgi
+
+
+async def test_answers_are_not_compressed():
+    async with Packing(always=False).running() as desk:
+        call = await result_of(tool_call("desk__large"), desk.declared())
+    assert (len(call.result), call.is_error) == (10_000, False)
+
+
+async def test_a_compressed_answer_is_an_error_and_the_next_call_works():
+    async with Packing(always=True).running() as desk:
+        agent = Agent(
+            script(tool_call("desk__large"), tool_call("desk__add", a=1, b=2), "Done."), "any", mcp=[desk.declared()]
+        )  # fmt: skip
+        large, small = (await agent.session_async().run("Go.")).tool_calls
+        await close_servers()
+    assert (large.result, large.is_error) == ("desk: it sent a compressed answer", True)
+    assert (small.result, small.is_error) == ("3", False)
 
 
 async def test_tools_that_cannot_be_used_are_left_out(caplog):

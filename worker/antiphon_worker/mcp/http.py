@@ -75,6 +75,7 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
             request.extensions["timeout"] = httpx2.Timeout(LEAVE_SECONDS).as_dict()
         if _origin(request.url) == self._origin:  # and not where it may redirect to
             request.headers.update({**self._server.headers, **self._credentials.headers})
+        request.headers["accept-encoding"] = "identity"  # what is small here may be huge when it is unpacked
         try:
             response = await self._pool.handle_async_request(request)
         except (httpx2.HTTPError, OSError) as exc:
@@ -82,6 +83,9 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
         if response.status_code in _STATUS:
             await response.aclose()
             return _failed(request, _STATUS[response.status_code], REFUSED, response.status_code)
+        if not _is_plain(response):
+            await response.aclose()
+            return _failed(request, "it sent a compressed answer", REFUSED, 502)
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Bounded(response.stream, LIMITS.mcp_bytes)
         return response
@@ -92,6 +96,10 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
+
+
+def _is_plain(response: httpx2.Response) -> bool:
+    return {*response.headers.get_list("content-encoding", split_commas=True)} <= {"", "identity"}
 
 
 class _Bounded(httpx2.AsyncByteStream):
