@@ -9,6 +9,7 @@ import pytest
 from mcp import MCPError
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitResult
 from support.eventually import wait_until_async
 from support.gateway import keys, open_gateway, programs, stand
 from support.gateway_process import Stand
@@ -35,12 +36,14 @@ def pay(amount: int) -> str:
 
 
 @asynccontextmanager
-async def opened(api, mode="auto", key=None):
+async def opened(api, mode="auto", key=None, **options):
     """The official client, connected to the gateway of this program."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with (
         httpx2.AsyncClient(headers=headers, trust_env=False, timeout=30) as http,
-        Client(streamable_http_client(f"{api.url}/mcp", http_client=http), mode=mode, cache=None) as client,
+        Client(
+            streamable_http_client(f"{api.url}/mcp", http_client=http), mode=mode, cache=None, **options
+        ) as client,
     ):
         yield client
     await without_watcher()
@@ -285,6 +288,38 @@ async def test_limits_of_a_caller_hold(redis_url, tmp_path):
             "/mcp", content=b"x" * 20_001, headers={"content-type": "application/json"}
         )
         assert answer.status_code == 413
+
+
+async def test_a_call_that_may_not_wait_does_nothing(redis_url, tmp_path):
+    async def never(*_):
+        raise AssertionError
+
+    app = app_of(tool_call("pay", amount=3), "Done.", tools=[pay])
+    async with (
+        stand(redis_url, tmp_path, limits=Limits(streams=1)) as (ensemble, api, _), running_worker(redis_url, app),
+        opened(api) as one, opened(api, elicitation_callback=never) as two,
+    ):  # fmt: skip
+        await offered(one, "ask_stage", "ask_clerk")
+        _, paying, _ = await asked(one, "ask_clerk", message="Pay 3.", session_id="s")
+        [call] = paying["calls"]
+        waiting = asyncio.create_task(asked(one, "ask_stage", message="go gate:later"))
+        await ensemble.waits("later")
+        answer = {"turn_id": paying["turn_id"], "call_id": call["call_id"], "decision": "approve"}
+        approved = ElicitResult(action="accept", content={"approve": True})
+        for refused in (
+            await two.call_tool("ask_stage", {"message": "Hello", "session_id": "other"}),
+            await two.call_tool("answer_call", answer),
+            await two.call_tool(
+                "get_turn", {"turn_id": paying["turn_id"]}, request_state=paying["turn_id"],
+                input_responses={call["call_id"]: approved},
+            ),
+        ):  # fmt: skip
+            assert refused.content[0].text.startswith("too_many_streams")
+        await api.get("/sessions/other", 404)
+        assert len((await api.get(f"/turns/{paying['turn_id']}"))["calls"]) == 1
+        ensemble.stage.open("later")
+        await waiting
+        assert (await asked(two, "answer_call", **answer))[0] == "Done."
 
 
 async def test_a_gateway_that_drains_answers_and_another_one_has_the_turn(redis_url, tmp_path):

@@ -82,8 +82,9 @@ class _Tools:
         if params.request_state is not None and tool.arguments is not CancelTurn:
             # The id of a turn, which the client could also name itself.
             turn = await call.turn(params.request_state)
-            asks = asks and await give_answers(call, turn, params.input_responses) == "decided"
-            found = await followed(call, turn, given.wait, report)
+            with call.held():
+                asks = asks and await give_answers(call, turn, params.input_responses) == "decided"
+                found = await followed(call, turn, given.wait, report)
         elif tool.agent and takes_tasks(context):
             return await new_task(await submitted(call, tool.agent, given))
         else:

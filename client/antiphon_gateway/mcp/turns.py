@@ -33,22 +33,26 @@ Report: TypeAlias = Callable[[int, str], Awaitable[None]]
 
 
 async def run_tool(call: Call[Any, Any], agent: str, given: Any, report: Report) -> Outcome:
-    """Do what a tool is asked to do, and return the turn afterwards. Raises ``Refused`` and ``AgentError``."""
-    match given:
-        case Ask():
-            turn = await submitted(call, agent, given)
-        case GetTurn():
-            turn = await call.turn(given.turn_id)
-        case AnswerCall():
-            turn = await call.turn(given.turn_id)
-            await _answer(call, turn, given)
-        case CancelTurn():
-            turn = await call.turn(given.turn_id)
-            await turn.cancel(given.reason)
-            return await outcome_of(call, turn)
-        case _:
-            raise AssertionError(given)
-    return await followed(call, turn, given.wait, report)
+    """Do what a tool is asked to do, and return the turn afterwards. Raises ``Refused`` and ``AgentError``.
+
+    A call that waits counts as a stream. One that may not wait does nothing, so that it can be repeated.
+    """
+    if isinstance(given, CancelTurn):
+        turn = await call.turn(given.turn_id)
+        await turn.cancel(given.reason)
+        return await outcome_of(call, turn)
+    with call.held():
+        match given:
+            case Ask():
+                turn = await submitted(call, agent, given)
+            case GetTurn():
+                turn = await call.turn(given.turn_id)
+            case AnswerCall():
+                turn = await call.turn(given.turn_id)
+                await _answer(call, turn, given)
+            case _:
+                raise AssertionError(given)
+        return await followed(call, turn, given.wait, report)
 
 
 async def submitted(call: Call[Any, Any], agent: str, given: Ask) -> AsyncTurn:
@@ -64,13 +68,13 @@ async def submitted(call: Call[Any, Any], agent: str, given: Ask) -> AsyncTurn:
 
 
 async def followed(call: Call[Any, Any], turn: AsyncTurn, seconds: float, report: Report) -> Outcome:
-    """Wait until a turn ends or needs an answer, at most so long, and return it. It counts as a stream.
+    """Wait until a turn ends or needs an answer, at most so long, and return it.
 
     A gateway that drains does not wait: the turn continues, and another gateway has it.
     """
     if call.caller.until is not None:
         seconds = min(seconds, max(0.0, call.caller.until - time.time()))
-    with call.held(), suppress(TimeoutError, Draining):
+    with suppress(TimeoutError, Draining):
         await call.services.stopping.within(seconds, _follow(call, turn, report))
     return await outcome_of(call, turn)
 
