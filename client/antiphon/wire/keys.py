@@ -186,7 +186,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("requests", "requests:{}", "hash", "what models received in a turn, where its App keeps that: a "
          "request by its run, attempt and number, and their bytes in all", "7 days after the turn's last model call"),
     Kind("variants", "variants:{}", "hash", "what came of an ended turn that workers ran again, by the variant's id",
-         "7 days after the last one"),
+         "7 days after the last one, or as long as the turn"),
     Kind("rated", "rated", "sorted set", "turns with feedback, by its time", "8 days after the last feedback"),
     Kind("rated_of", "rated:{}", "sorted set", "those of a tenant", "8 days after the last feedback"),
     Kind("batch_step", "batch_step:{}", "hash", "a model step that is answered in a batch: its turn, and its request "

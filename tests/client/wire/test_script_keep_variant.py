@@ -6,7 +6,7 @@ from antiphon.errors import CorruptRecord, TurnNotFound, UsageError
 from antiphon.model.variants import Variant, VariantRun
 from antiphon.wire import variants
 from antiphon.wire.connection.pubsub import LiveFeed
-from antiphon.wire.editing import delete_session
+from antiphon.wire.editing import delete_session, forget_turn
 from antiphon.wire.variants import keep_variant, variants_of
 
 
@@ -48,6 +48,24 @@ async def test_the_answer_takes_the_place_of_the_question(cell):
     assert 0 < await cell.redis.pttl("ant:variants:t1") <= variants.LASTS_MS
 
 
+async def test_variants_never_outlive_their_turn(cell):
+    record = await ended(cell)
+    await keep_variant(cell, record, run(1))
+    await cell.redis.pexpire("ant:turn:t1", 60_000)
+    for one in (run(2), run(1, status="finished", variant=Variant("m", text="Yes."))):
+        await cell.redis.persist("ant:variants:t1")
+        await keep_variant(cell, record, one)
+        assert 0 < await cell.redis.pttl("ant:variants:t1") <= 60_000
+
+
+async def test_variants_of_a_turn_that_does_not_expire_do(cell):
+    record = await ended(cell)
+    await cell.redis.persist("ant:turn:t1")
+    await keep_variant(cell, record, run())
+    await cell.redis.expire("ant:turn:t1", 60)
+    assert 0 < await cell.redis.pttl("ant:variants:t1") <= variants.LASTS_MS
+
+
 async def test_a_turn_has_no_more_variants_than_it_may(cell, monkeypatch):
     monkeypatch.setattr(variants, "MOST", 1)
     record = await ended(cell)
@@ -65,6 +83,15 @@ async def test_a_deleted_session_leaves_no_variant_and_takes_none(cell):
     with pytest.raises(TurnNotFound):
         await keep_variant(cell, record, run())
     assert await cell.redis.exists("ant:variants:t1") == 0
+
+
+async def test_a_forgotten_turn_leaves_no_variant_and_nothing_that_models_received(cell):
+    record = await ended(cell)
+    await keep_variant(cell, record, run())
+    await cell.redis.hset("ant:requests:t1", "1", "what a model received")
+    await cell.redis.expire("ant:requests:t1", 60)
+    await forget_turn(cell, record.turn_id)
+    assert await cell.redis.exists("ant:variants:t1", "ant:requests:t1") == 0
 
 
 async def test_a_damaged_variant_is_an_error_that_names_the_turn(cell):

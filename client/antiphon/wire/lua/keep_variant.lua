@@ -1,5 +1,5 @@
 -- Keep a variant of an ended turn, and with `tell` let a worker run it. `id` names it: asking again for a
--- variant changes nothing.
+-- variant changes nothing. Variants are kept for `lasts_ms`, and never longer than their turn.
 -- @args turn id variant most lasts_ms worker tell
 -- -> KEPT
 -- -> FULL                  the turn has `most` variants
@@ -17,5 +17,6 @@ if tell ~= '' then
   if redis.call('PUBLISH', key_control(worker), command) == 0 then return {'NOBODY'} end
 end
 redis.call('HSET', key, id, variant)
-redis.call('PEXPIRE', key, lasts_ms)
+local left_ms = redis.call('PTTL', key_turn(turn))
+redis.call('PEXPIRE', key, left_ms < 0 and lasts_ms or math.min(lasts_ms, left_ms))
 return {'KEPT'}
