@@ -83,12 +83,14 @@ class Mover:
             await self._remove_others()
             await self._switch()
         else:
-            self._marker = await self._marker_of(self._target)
+            self._marker = await self._marker_left()
         await self._arrive()
         await self._remove_source()
         return self._done
 
     async def _check_servers(self) -> None:
+        """Raise if a server is too old, or if both are one: the pause would stop the copies as well."""
+        servers: set[str] = set()
         for cell, place in ((self._source, self._from), (self._target, self._to)):
             found: dict[str, Any] = await asked(cell.redis.info("server"))
             version = str(found.get("redis_version", "0"))
@@ -96,6 +98,20 @@ class Mover:
                 raise StoreUnsupported(
                     f"A cell moves between servers of version 7 or newer: {place} has {version}."
                 )
+            servers.add(str(found["run_id"]))
+        if len(servers) == 1:
+            raise UsageError(
+                f"{self._from} and {self._to} are on the same server: a cell moves only to another one."
+            )
+
+    async def _marker_left(self) -> str:
+        """Return the marker of a mover that has switched the cell: '' if it has arrived. Raises ``UsageError``."""
+        there = await self._marker_of(self._target)
+        if there and not there.startswith(f"from {self._from} "):
+            raise UsageError(
+                f"{self._from} does not have the cell: it moved to {self._to}, whose marker is {there!r}."
+            )
+        return there
 
     async def _begin(self) -> None:
         """Close the target to all processes. Raises ``UsageError`` if something else is there."""
@@ -258,7 +274,7 @@ class Mover:
             if job != place and turns + job not in self._copied:
                 raise UsageError(
                     f"RQ's job {text_of(job)} is not a turn of this deployment, and all of RQ's keys would move with "
-                    "the cell: delete the job, or move the deployment into a database of its own."
+                    "the cell: delete the job, or let its program use another database."
                 )
 
     async def _remove_others(self) -> None:

@@ -314,8 +314,66 @@ async def test_a_cell_moves_only_to_a_place_that_is_empty(worked, other):
         UsageError, match="has keys of a deployment: a cell moves only to a place that is empty"
     ):
         await move(worked, other)
-    with pytest.raises(UsageError, match="a cell moves only to a place that is empty"):
-        await move(worked, worked)
+    assert await content(other) == before
+
+
+async def test_a_move_within_one_server_is_refused_before_it_stops_writes(worked):
+    before = await content(worked)
+    with Redis.from_url(worked) as redis:
+        redis.config_resetstat()
+        for target in (worked, f"{worked.removesuffix('/0')}/1"):
+            with pytest.raises(UsageError, match="are on the same server: a cell moves only to another one"):
+                await move(worked, target)
+        assert "cmdstat_client|pause" not in redis.info("commandstats")
+        assert redis.info("keyspace").keys() == {"db0"}
+    assert await content(worked) == before
+
+
+@pytest.fixture
+def third(server_kind):
+    """The URL of a third, empty server."""
+    with RedisServer(server_kind) as server:
+        yield server.url
+
+
+async def test_a_move_to_a_place_that_was_left_since_opens_nothing_there(worked, other, third):
+    await move(worked, other)
+    await move(other, third)
+    before = await content(third)
+    with pytest.raises(
+        UsageError, match=r"does not have the cell: it moved to .*, whose marker is 'to redis"
+    ):
+        await move(worked, other)
+    await refuses_older_releases(other)
+    async with AsyncClient(other) as client:
+        with pytest.raises(StoreUnsupported, match="This cell was moved to redis"):
+            await client.snapshot("queued")
+    assert await content(third) == before
+
+
+async def test_a_move_to_a_place_that_is_half_copied_from_elsewhere_opens_nothing_there(
+    monkeypatch, worked, other, third
+):
+    await move(worked, other)
+    await move(other, third)
+
+    async def dies(_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "_switch", dies)
+        with pytest.raises(Died):
+            await move(third, other)
+    with pytest.raises(
+        UsageError, match=r"does not have the cell: it moved to .*, whose marker is 'from red"
+    ):
+        await move(worked, other)
+    async with AsyncClient(other, retries=0) as client:
+        with pytest.raises(StoreUnavailable, match="the cell is being copied here from redis"):
+            await client.snapshot("queued")
+    await refuses_older_releases(other)
+    before = await content(third)
+    await move(third, other)
     assert await content(other) == before
 
 
