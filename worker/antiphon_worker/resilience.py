@@ -188,9 +188,13 @@ class Fallback:
 
     def through(self, wrap: Callable[[Provider], Provider]) -> Fallback:
         """Return these fallbacks with providers that ``wrap`` makes of them."""
+        return self.placed(lambda provider, _: wrap(provider))
+
+    def placed(self, wrap: Callable[[Provider, int], Provider]) -> Fallback:
+        """Do the same where ``wrap`` also needs their places, which count from 1."""
 
         async def opened(place: int) -> Provider:
-            return wrap(await self._open(place))
+            return wrap(await self._open(place), place + 1)
 
         return Fallback(self._models, opened, self._gives_up)
 

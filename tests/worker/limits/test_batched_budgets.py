@@ -95,3 +95,18 @@ async def test_what_a_batched_call_holds_is_counted_or_let_go_when_it_has_no_ans
         held = (await agent_ledger(cell)).get("held_cost", 0.0)
         usual = 0.1 * (1 if ends == "cancelled" else 2)
         assert round(spent + held, 3) == round(usual + (0.0 if ends == "error" else 0.45), 3)
+
+
+async def test_a_fallback_that_answers_because_of_a_budget_is_asked_once_in_a_batch(redis_url):
+    async with BatchServer(adding("openai")) as dear, BatchServer(adding("anthropic")) as cheap:
+        budget = Budget(cost=0.04, per="day", reached="fallback")
+        agent = Agent("openai", "m", name="a", max_tokens=900, budgets=[budget], fallback=["anthropic/n"])
+        providers = {"openai": service("openai", dear.url), "anthropic": service("anthropic", cheap.url)}
+        prices = {**DEAR, "n": Price(input=0.0, output=1.0)}
+        app = App([agent], providers=providers, prices=prices)
+        async with running_worker(redis_url, app, **SOON), AsyncClient(redis_url) as client:
+            for session in ("s1", "s2"):
+                turn = await client.submit(session, "Hello", agent="a", service="batch")
+                assert (await turn.result(20)).text == "Hello."
+    assert (len(dear.orders), len(cheap.orders)) == (1, 1)
+    assert dear.usual + cheap.usual == []

@@ -1,17 +1,19 @@
 """Turns with service="batch": their model steps go through the services' batch endpoints, at half the price (G27)."""
 
 import pytest
-from support.batched import KINDS, SOON, adding, service, working
+from support.batched import KINDS, SOON, add, adding, service, working
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
-from support.services.batch_server import BatchServer, said_by
+from support.services.batch_server import BatchServer, Refused, said_by
 
 from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import TurnCancelled, UsageError
+from antiphon.model import Retry
 from antiphon_worker.app import App
+from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
 pytestmark = pytest.mark.one_server
 
@@ -213,3 +215,24 @@ async def test_a_text_that_comes_while_the_batch_runs_is_no_part_of_its_question
         said = [message.text for message in (await client.snapshot("s")).messages]
     assert said == ["Hello", "Hello.", "And this?", "Hello."]
     assert "And this?" not in str(server.requests)
+
+
+async def test_a_step_that_a_fallback_is_asked_for_in_a_batch_is_answered_by_it(redis_url):
+    """The next attempt goes on with the fallback: each model is asked once in a batch."""
+
+    def out_of_order(body):
+        raise Refused(503, "out of order")
+
+    async with BatchServer(out_of_order) as first, BatchServer(adding("anthropic")) as second:
+        app = App(
+            [Agent("openai", "m", name="a", tools=[add], fallback=["anthropic/m"], retry=Retry(times=0))],
+            providers={
+                "openai": OpenAIResponses(base_url=f"{first.url}/v1", api_key="k", max_retries=0),
+                "anthropic": service("anthropic", second.url),
+            },
+        )
+        async with running_worker(redis_url, app, **SOON), AsyncClient(redis_url) as client:
+            turn = await client.submit("s", "The sum of 2 and 3?", agent="a", service="batch")
+            assert (await turn.result(20)).text == "It is 5."
+    assert (len(first.orders), len(first.usual)) == (1, 1)
+    assert (len(second.orders), second.usual) == (2, [])

@@ -56,6 +56,7 @@ from antiphon_worker.loop.steps import (
     Journal,
     Step,
     StepEntry,
+    place_of,
     steered_of,
     steps_of,
     turn_steps,
@@ -142,8 +143,7 @@ class _Loop:
         self.sink = sink
         self.steps = steps_of(journal.entries)
         self.steered = steered_of(journal.entries)  # for the next model call
-        changed = variables_of(journal.entries)
-        if changed is not None:
+        if (changed := variables_of(journal.entries)) is not None:
             context.variables.clear()
             context.variables.update(changed)
         self.toolbox = toolbox
@@ -156,8 +156,8 @@ class _Loop:
         self.output: Any = None
 
     async def run(self) -> LoopResult | Suspended:
-        if self.steps and self.inp.fallback is not None:
-            self.model = await self.inp.fallback.at(self.steps[-1].fallback, self.first_model)
+        if (fallback := self.inp.fallback) is not None:
+            self.model = await fallback.at(place_of(self.steps, self.journal.entries), self.first_model)
         self.meter.begin(
             self.model.model, [one.usage for one in self.journal.entries if isinstance(one, PAID)]
         )

@@ -193,8 +193,9 @@ PAID = (StepEntry, AnswerGone)
 class StepBatched(Struct, tag="step_batched", tag_field="type"):
     """A model service is to answer a step in a batch, where it is called ``id``, until a time (ms since 1970).
 
-    ``group`` says which service and model, and ``fence`` what holds its part of budgets. The version keeps workers of
-    older releases, which would ask for the answer again, from continuing the turn.
+    ``group`` says which service and model, ``place`` is that of the model among the agent's fallbacks, and ``fence``
+    says what holds its part of budgets. The version keeps workers of older releases, which would ask for the answer
+    again, from continuing the turn.
     """
 
     step: int
@@ -203,6 +204,7 @@ class StepBatched(Struct, tag="step_batched", tag_field="type"):
     until: int
     fence: str
     version: int = 3
+    place: int = 0
 
 
 class HandedOver(Struct, tag="handed_over", tag_field="type"):
@@ -471,6 +473,15 @@ def batched_step(entries: Iterable[JournalEntry], step: int) -> StepBatched | No
     """Return the last request of a step for an answer in a batch."""
     found = [entry for entry in entries if isinstance(entry, StepBatched) and entry.step == step]
     return found[-1] if found else None
+
+
+def place_of(steps: Sequence[Step], entries: Iterable[JournalEntry]) -> int:
+    """Return the place among the agent's fallbacks of the model that continues.
+
+    It is the one that was asked for the next step in a batch, or the last that has answered.
+    """
+    asked = batched_step(entries, len(steps) + 1)
+    return asked.place if asked else steps[-1].fallback if steps else 0
 
 
 def starts_once(entries: Iterable[JournalEntry]) -> bool:

@@ -51,13 +51,13 @@ def in_batches(
         raise UsageError('service="batch" needs workers: without redis=, nothing continues the turn later.')
     steps = _Steps(attempt, journal, over, settings)
 
-    def batched(one: Provider) -> Provider:
+    def batched(one: Provider, place: int = 0) -> Provider:
         service = one
         while isinstance(service, PaidProvider | KeepingProvider):
             service = service.provider
         if not isinstance(service, ModelService) or (endpoint := service.batches) is None:
             return one
-        return BatchedProvider(one, service, endpoint, steps)
+        return BatchedProvider(one, service, endpoint, steps, place)
 
     found = batched(provider)
     if found is provider:
@@ -66,7 +66,7 @@ def in_batches(
             f"and {provider.name} has none."
         )
     if inp.fallback is not None:
-        inp.fallback = inp.fallback.through(batched)
+        inp.fallback = inp.fallback.placed(batched)
     return found
 
 
@@ -74,15 +74,17 @@ class BatchedProvider:
     """A model service whose answers to the steps of one turn come from its batches.
 
     ``usual`` makes the calls that are no steps or have no answer there. It is the ``service``, or charges its calls.
+    ``place`` is that of the model among the agent's fallbacks.
     """
 
     def __init__(
-        self, usual: Provider, service: ModelService, endpoint: BatchEndpoint, steps: _Steps
+        self, usual: Provider, service: ModelService, endpoint: BatchEndpoint, steps: _Steps, place: int
     ) -> None:
         self.usual = usual
         self.service = service
         self.endpoint = endpoint
         self.steps = steps
+        self.place = place
 
     @property
     def name(self) -> str:
@@ -140,6 +142,7 @@ class _BatchedStep:
 
     def __init__(self, batched: BatchedProvider, request: ModelRequest) -> None:
         self._steps = batched.steps
+        self._place = batched.place
         self._part = batched.endpoint.price
         self._paid = batched.usual if isinstance(batched.usual, PaidProvider) else None
         inner = batched.usual if self._paid is None else self._paid.provider
@@ -157,7 +160,7 @@ class _BatchedStep:
 
     async def over(self) -> Decision | None:
         """Return what was decided about the step. Raises ``StepWaits`` if its answer is still awaited."""
-        asked = self._asked = await self._steps.asked(self._request.step, self._group)
+        asked = self._asked = await self._steps.asked(self._request.step, self._place, self._group)
         wait = Wait("", f"batch#{asked.step}.{asked.id[:8]}", "batch")
         if wait.id in self._steps.decisions:
             return self._steps.decisions[wait.id]
@@ -213,15 +216,15 @@ class _Steps:
         self._journal = journal
         self._settings = settings
 
-    async def asked(self, step: int, group: Group) -> StepBatched:
-        """Return the request of a step, which is noted before anything else."""
+    async def asked(self, step: int, place: int, group: Group) -> StepBatched:
+        """Return the request of a step to the model at this place, which is noted before anything else."""
         known = batched_step(self._journal.entries, step)
-        if known is not None and known.group == str(group):
+        if known is not None and (known.place, known.group) == (place, str(group)):
             return known
         until = await self._journal.now() + int(self._settings.batch_deadline * 1000)
         step_id = secrets.token_hex(16)
         fence = f"{self._attempt.turn.fence.partition('-')[0]}~{step_id}"
-        entry = StepBatched(step, str(group), step_id, until, fence)
+        entry = StepBatched(step, str(group), step_id, until, fence, place=place)
         await self._journal.append([entry], [])
         return entry
 
