@@ -16,6 +16,7 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import ParseDict
 from support.a2a_clients import BINDINGS, Follower, a2a_client, answer, followed, said, sent
 from support.clients import running
+from support.eventually import wait_until_async
 from support.gateway import keys, open_gateway, stand
 from support.here import running_worker
 from support.stage import FIRST_WORDS
@@ -24,6 +25,7 @@ from antiphon import Agent, tool
 from antiphon.testing import script, tool_call
 from antiphon.tools import CallerTool
 from antiphon_gateway import A2AAgent, Access, Limits, Skill
+from antiphon_gateway.a2a import methods
 from antiphon_gateway.a2a.parts import data_part, plain
 from antiphon_worker.app import App
 
@@ -121,6 +123,71 @@ async def test_an_answer_that_is_sent_twice_counts_once(redis_url, tmp_path):
         with pytest.raises(UnsupportedOperationError):
             await sent(client, said("approve", task_id=asked.id))
         ensemble.stage.open("g")
+
+
+@tool(approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"{amount} paid"
+
+
+@pytest.mark.parametrize("below", [False, True])
+async def test_an_answer_that_is_sent_again_decides_nothing_else(redis_url, below):
+    """The next call waits already when the message comes again, and also when the turn has ended."""
+    payer = Agent(
+        script(tool_call("pay", amount=1), tool_call("pay", amount=2), "Paid."),
+        "any",
+        name="payer",
+        tools=[pay],
+    )
+    boss = Agent(
+        script(tool_call("payer", input="Pay."), "Done."), "any", name="boss", tools=[payer.as_tool()]
+    )
+    name = "boss" if below else "payer"
+    async with (
+        running_worker(redis_url, App([payer, boss])), open_gateway(redis_url, a2a=[A2AAgent(name)]) as (api, _),
+        a2a_client(f"{api.url}/a2a/{name}") as client,
+    ):  # fmt: skip
+        first = await sent(client, said("Go."))
+        yes = said("approve", task_id=first.id)
+        second = await sent(client, yes)
+        asked = plain(second.status.message.parts[1].data)["calls"]
+        assert asked != plain(first.status.message.parts[1].data)["calls"]
+        for again in await asyncio.gather(*(sent(client, yes) for _ in range(3))):
+            assert plain(again.status.message.parts[1].data)["calls"] == asked
+        done = await sent(client, said("approve", task_id=first.id))
+        assert done.status.state == pb.TASK_STATE_COMPLETED
+        assert (await sent(client, yes)).id == done.id
+
+
+async def test_a_message_to_a_caller_with_too_many_streams_decides_nothing(redis_url):
+    payer = Agent(script(tool_call("pay", amount=1), "Paid."), "any", name="payer", tools=[pay])
+    async with (
+        running_worker(redis_url, App([payer])),
+        open_gateway(redis_url, a2a=[A2AAgent("payer")], limits=Limits(streams=0)) as (api, _),
+        a2a_client(f"{api.url}/a2a/payer") as client,
+    ):
+        task = await sent(client, said("Go.", configuration=LATER))
+
+        async def waits() -> bool:
+            return (await api.get(f"/turns/{task.id}"))["status"] == "suspended"
+
+        await wait_until_async(waits, 20)
+        with pytest.raises(A2AClientError, match="429"):
+            await sent(client, said("approve", task_id=task.id))
+        assert not (await api.get(f"/turns/{task.id}")).get("decisions")
+        await client.cancel_task(pb.CancelTaskRequest(id=task.id))
+
+
+async def test_a_cancellation_that_takes_long_returns_the_task(redis_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "CANCEL_SECONDS", 0)
+    async with (
+        stand(redis_url, tmp_path, a2a=[STAGE]) as (ensemble, api, _),
+        a2a_client(f"{api.url}/a2a/stage") as client,
+    ):
+        task = await sent(client, said("gate:g", configuration=LATER))
+        await ensemble.waits("g")
+        assert (await client.cancel_task(pb.CancelTaskRequest(id=task.id))).id == task.id
 
 
 async def test_a_wrong_answer_leaves_the_task_as_it_is(redis_url, tmp_path):

@@ -104,7 +104,8 @@ class Colleague(AgentExecutor):
         """The agent as a tool."""
         return RemoteAgent(self.url, name="colleague", **options)
 
-    def _card(self) -> pb.AgentCard:
+    def card(self) -> pb.AgentCard:
+        """The card of the agent."""
         return pb.AgentCard(
             name="colleague", description="A colleague.", version="1", default_input_modes=["text/plain"],
             default_output_modes=["text/plain"], capabilities=pb.AgentCapabilities(streaming=self.streaming),
@@ -120,13 +121,13 @@ class Colleague(AgentExecutor):
         """Serve the agent."""
         listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        handler = DefaultRequestHandler(self, InMemoryTaskStore(), self._card())
+        handler = DefaultRequestHandler(self, InMemoryTaskStore(), self.card())
 
         async def fail(request: Any) -> Response:
             return Response(status_code=503)
 
         routes = [
-            *create_agent_card_routes(self._card()), *create_jsonrpc_routes(handler, "/"), *create_rest_routes(handler),
+            *create_agent_card_routes(self.card()), *create_jsonrpc_routes(handler, "/"), *create_rest_routes(handler),
             Route("/down", fail),
         ]  # fmt: skip
         config = uvicorn.Config(

@@ -1,10 +1,16 @@
 """Remote agents as tools: by agents that the official server of A2A serves."""
 
 import asyncio
+import gzip
 import os
 from contextlib import asynccontextmanager
 
 import pytest
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import MessageToDict, MessageToJson
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from support.a2a_servers import Colleague, digest
 from support.eventually import wait_until_async
 from support.gateway import stand as stage
@@ -117,6 +123,52 @@ async def test_what_the_agent_asks_suspends_the_turn_until_it_is_answered(redis_
     assert (len(colleague.begun), colleague.answers) == (1, ["blue"])
 
 
+@asynccontextmanager
+async def answering(redis_url, answers, **options):
+    """An agent that answers requests of JSON-RPC by a function of their method, and a worker that calls it."""
+
+    async def serve(request):
+        if request.method == "GET":
+            return Response(MessageToJson(colleague.card()), media_type="application/json")
+        asked = await request.json()
+        result = MessageToDict(answers(asked["method"]))
+        return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+
+    colleague = Colleague(streaming=False)
+    app = Starlette(routes=[Route("/{path:path}", serve, methods=["GET", "POST"])])
+    async with serving(app) as port, AsyncClient(redis_url) as client:
+        colleague.url = f"http://127.0.0.1:{port}"
+        async with running_worker(redis_url, app_of(colleague.declared(**options), "Hello")):
+            yield client
+
+
+@pytest.mark.parametrize("message_id", ["q1", ""])
+async def test_a_question_that_is_still_shown_after_its_answer_is_not_asked_again(redis_url, message_id):
+    asking = pb.Task(id="t", context_id="c")
+    asking.status.state = pb.TASK_STATE_INPUT_REQUIRED
+    asking.status.timestamp.FromMilliseconds(1000)
+    asking.status.message.CopyFrom(
+        pb.Message(message_id=message_id, role=pb.ROLE_AGENT, parts=[pb.Part(text="Which colour?")])
+    )
+    done = pb.Task(id="t", context_id="c", status=pb.TaskStatus(state=pb.TASK_STATE_COMPLETED))
+    done.artifacts.add(artifact_id="a").parts.add(text="Blue it is.")
+    called = []
+
+    def answers(method):
+        called.append(method)
+        if method == "SendMessage":
+            return pb.SendMessageResponse(task=asking)
+        return done if called[-3:] == ["SendMessage", "GetTask", "GetTask"] and len(called) > 4 else asking
+
+    async with answering(redis_url, answers) as client:
+        turn = await client.submit("s", "Go.", agent="a")
+        wait = await waiting_for(turn)
+        await client.send_event(wait.event, {"input": {"action": "accept", "content": {"answer": "blue"}}})
+        [call] = (await turn.result(timeout=10)).tool_calls
+    assert (call.result, call.is_error) == ("Blue it is.", False)
+    assert called == ["SendMessage", "GetTask", "SendMessage", "GetTask", "GetTask"]
+
+
 async def test_a_question_that_is_declined_cancels_the_task(redis_url):
     async with stand(redis_url, "ask me") as (colleague, client):
         turn = await client.submit("s", "Go.", agent="a")
@@ -190,6 +242,32 @@ async def test_an_answer_that_is_too_large_is_an_error(redis_url):
         [(said, is_error)] = await results(client)
         assert is_error
         assert "more than 4194304 bytes" in said
+
+
+async def test_an_answer_that_is_compressed_is_an_error(redis_url):
+    """Nobody has asked for compression, and it would hide how large the answer is."""
+
+    async def compressing(scope, receive, send):
+        if scope["type"] == "http":
+            headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": gzip.compress(b" " * 5_000_000 + b"{}")})
+
+    async with serving(compressing) as port, AsyncClient(redis_url) as client:
+        tool = RemoteAgent(f"http://127.0.0.1:{port}", name="colleague")
+        async with running_worker(redis_url, app_of(tool, "Hello")):
+            [(said, is_error)] = await results(client)
+    assert is_error
+    assert "compressed" in said
+
+
+async def test_credentials_in_the_id_of_a_task_do_not_reach_the_journal(redis_url):
+    found = pb.SendMessageResponse(task=pb.Task(id="task-secret-token", context_id="c"))
+    async with answering(redis_url, lambda method: found, auth=lambda requester: "secret-token") as client:
+        [(said, is_error)] = await results(client)
+    assert is_error
+    assert "repeats credentials" in said
+    assert "secret-token" not in said
 
 
 async def test_a_call_that_takes_too_long_cancels_its_task(redis_url):

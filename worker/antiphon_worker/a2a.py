@@ -80,15 +80,15 @@ class _Call:
         begun = await self._step("send", self._send, [pb.Part(text=task)], self._context.key, "")
         if "content" in begun:
             return _content(begun["content"])
-        durable = durable_of(self._context)
+        durable, answered = durable_of(self._context), ""
         for number in range(1, MOST_ROUNDS + 1):
-            question = ""
+            found = None
             if durable is None or not durable.repeats:
-                found = await self._in_time(begun["task"])
+                found = await self._in_time(begun["task"], answered)
                 if found.status.state != pb.TASK_STATE_INPUT_REQUIRED:
                     return self._outcome(found)
-                question = self._text(_text(found.status.message.parts), LIMITS.custom_bytes)
-            given = await self._asked(question, begun["task"])
+            asked = await self._step("question", self._question, found)
+            given, answered = await self._asked(asked["message"], begun["task"]), asked["id"]
             key = f"{self._context.key}.{number}"
             await self._step("answer", self._send, given, key, begun["task"])
         raise ToolRaised(f"{self._remote.name} asked for input {MOST_ROUNDS} times.")
@@ -135,31 +135,34 @@ class _Call:
             async for found in client.send_message(asked):
                 if found.HasField("message"):
                     return {"content": self._parts(found.message.parts)}
-                return {"task": found.task.id}
+                return {"task": self._id(found.task.id)}
         raise ToolRaised(f"{self._remote.name} did not answer.")
 
-    async def _in_time(self, task: str) -> pb.Task:
-        """Return a task when it has stopped. One that takes too long is cancelled."""
+    async def _in_time(self, task: str, answered: str) -> pb.Task:
+        """Return a task when it has stopped, but not at the question that is answered.
+
+        One that takes too long is cancelled.
+        """
         try:
             async with asyncio.timeout(self._remote.seconds):
-                return await self._stopped(task)
+                return await self._stopped(task, answered)
         except TimeoutError:
             await self._cancel(task)
             raise ToolRaised(
                 f"{self._remote.name} did not answer within {self._remote.seconds:g} s; its task is cancelled."
             ) from None
 
-    async def _stopped(self, task: str) -> pb.Task:
+    async def _stopped(self, task: str, answered: str) -> pb.Task:
         pause, failures = SHORTEST_PAUSE, 0
         while True:
             try:
                 async with self._client(streaming=True) as client:
                     found = await client.get_task(pb.GetTaskRequest(id=task))
-                    if found.status.state not in STOPPED:
+                    if not self._has_stopped(found, answered):
                         await self._follow(client, task)
                         found = await client.get_task(pb.GetTaskRequest(id=task))
                 failures = 0
-                if found.status.state in STOPPED:
+                if self._has_stopped(found, answered):
                     return found
             except ToolError:
                 failures += 1
@@ -167,6 +170,11 @@ class _Call:
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _has_stopped(self, task: pb.Task, answered: str) -> bool:
+        """Return whether a task has stopped. An agent may show a question for a while after it was answered."""
+        asks = task.status.state == pb.TASK_STATE_INPUT_REQUIRED
+        return task.status.state in STOPPED and not (asks and self._id_of_question(task) == answered != "")
 
     async def _follow(self, client: Client, task: str) -> None:
         """Follow a task until it stops, or its stream ends. An agent without streams is asked again later."""
@@ -191,6 +199,21 @@ class _Call:
             return
 
     # What it asks and answers.
+
+    async def _question(self, task: pb.Task | None) -> dict[str, str]:
+        """Return what the journal keeps of a question."""
+        assert task is not None
+        said = self._text(_text(task.status.message.parts), LIMITS.custom_bytes)
+        return {"message": said, "id": self._id_of_question(task)}
+
+    def _id_of_question(self, task: pb.Task) -> str:
+        return self._text(task.status.message.message_id or task.status.timestamp.ToJsonString())
+
+    def _id(self, task: str) -> str:
+        """Return the id of a task, which the journal keeps. Raises ``ToolRaised`` for credentials."""
+        if self._credentials.out_of(task) != task:
+            raise ToolRaised(f"{self._remote.name} repeats credentials in the id of its task.")
+        return task
 
     async def _asked(self, question: str, task: str) -> list[pb.Part]:
         """Return the answer to what the agent asks. Suspends the turn for it."""
@@ -307,13 +330,16 @@ def _trusted() -> ssl.SSLContext:
 
 
 class _Limited(httpx.AsyncBaseTransport):
-    """Limits the bytes of each answer."""
+    """Limits the bytes of each answer. A compressed one, whose size shows only later, is refused."""
 
     def __init__(self, network: httpx.AsyncBaseTransport) -> None:
         self._network = network
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await self._network.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            await response.aclose()
+            raise httpx.DecodingError("an answer is compressed, which was not asked for")
         assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _LimitedStream(response.stream)
         return response

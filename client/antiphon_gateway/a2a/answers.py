@@ -24,17 +24,23 @@ class Given(Struct):
     events: dict[str, Any]
 
 
-def read_answers(waits: Open, parts: Sequence[pb.Part], by: str) -> Given:
-    """Read the answers of a message to all that a task waits for. Raises ``InvalidParamsError``, and ``UsageError``."""
+def read_answers(
+    waits: Open, parts: Sequence[pb.Part], by: str, given_before: frozenset[str] = frozenset()
+) -> Given:
+    """Read the answers of a message to all that a task waits for. Raises ``InvalidParamsError``, and ``UsageError``.
+
+    What the same message answered before may have been answered since, and is left out then.
+    """
     found = Given([], {})
     rest: list[pb.Part] = []
     for part in parts:
         data: Any = plain(part.data) if part.WhichOneof("content") == "data" else None
         match data:
             case {"decisions": list(given)}:
-                found.decisions += [_decision(waits.calls, one, by) for one in cast("list[Any]", given)]
+                decided = (_decision(waits.calls, one, by, given_before) for one in cast("list[Any]", given))
+                found.decisions += [one for one in decided if one is not None]
             case {"answers": dict(given)}:
-                found.events |= _answers(waits.waits, cast("dict[str, Any]", given))
+                found.events |= _answers(waits.waits, cast("dict[str, Any]", given), given_before)
             case _:
                 rest.append(part)
     if not found.decisions and not found.events:
@@ -42,11 +48,15 @@ def read_answers(waits: Open, parts: Sequence[pb.Part], by: str) -> Given:
     return found
 
 
-def _decision(calls: Sequence[OpenCall], given: Any, by: str) -> Decision:
+def _decision(
+    calls: Sequence[OpenCall], given: Any, by: str, given_before: frozenset[str]
+) -> Decision | None:
     fields: dict[str, Any] = given if isinstance(given, dict) else {}
     named = fields.get("callId")
     call = next((one for one in calls if one.call_id == named), None)
     if call is None:
+        if isinstance(named, str) and named in given_before:
+            return None
         raise InvalidParamsError(
             f"No call {str(named)[:100]!r} waits: status.message lists the pending calls."
         )
@@ -65,16 +75,16 @@ def _about(call: OpenCall, given: dict[str, Any], by: str) -> Decision:
     return rejection_of(call.call_id, by, given.get("reason"))
 
 
-def _answers(waits: Sequence[Wait], given: dict[str, Any]) -> dict[str, Any]:
+def _answers(waits: Sequence[Wait], given: dict[str, Any], given_before: frozenset[str]) -> dict[str, Any]:
     """The answers by events: those of the only wait, or by the ids of several."""
     if len(waits) == 1 and waits[0].id not in given:
         return {waits[0].event: given}
     known = {one.id: one.event for one in waits}
-    if not given or not given.keys() <= known.keys():
+    if not given or not given.keys() <= known.keys() | given_before:
         raise InvalidParamsError(
             f"answers must be by the ids of the questions: {', '.join(known) or 'none wait'}."
         )
-    return {known[name]: answer for name, answer in given.items()}
+    return {known[name]: answer for name, answer in given.items() if name in known}
 
 
 def _only(waits: Open, parts: Sequence[pb.Part], by: str) -> Given:

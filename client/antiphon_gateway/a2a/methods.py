@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,11 +34,12 @@ from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
 from antiphon.text import number
+from antiphon.wire.answered import Answered, answered_by, keep_answered
 from antiphon.wire.keys import PREFIX
-from antiphon_gateway.a2a.answers import read_answers
+from antiphon_gateway.a2a.answers import Given, read_answers
 from antiphon_gateway.a2a.listing import list_tasks
 from antiphon_gateway.a2a.parts import Address, check_parts, ours, plain
-from antiphon_gateway.a2a.tasks import METADATA, Updates, as_submitted, open_of, task_of
+from antiphon_gateway.a2a.tasks import METADATA, Open, Updates, as_submitted, open_of, task_of
 from antiphon_gateway.http.operations import Call, idempotency_key
 from antiphon_gateway.published import A2AAgent
 
@@ -76,9 +77,11 @@ class Methods:
 
     async def send(self, asked: pb.SendMessageRequest) -> pb.SendMessageResponse:
         """Begin a task or continue one, and return it when it has ended or asks for input."""
-        sent = await self._sent(asked)
-        if not asked.configuration.return_immediately and not sent.asks:
-            await self._until_it_stops(sent)
+        blocks = not asked.configuration.return_immediately
+        with self._call.held() if blocks else nullcontext():  # refused before anything is written
+            sent = await self._sent(asked)
+            if blocks and not sent.asks:
+                await self._until_it_stops(sent)
         return pb.SendMessageResponse(task=await self._task(sent.turn, _history(asked.configuration)))
 
     async def stream(self, asked: pb.SendMessageRequest) -> AsyncGenerator[Update]:
@@ -110,7 +113,8 @@ class Methods:
         if status in TERMINAL:
             raise TaskNotCancelableError(f"The task is {status} already.")
         if status == "requested":
-            await self._call.services.stopping.within(CANCEL_SECONDS, turn.ended())
+            with suppress(TimeoutError):
+                await self._call.services.stopping.within(CANCEL_SECONDS, turn.ended())
         return await self._task(turn, None)
 
     async def subscribe(
@@ -205,34 +209,35 @@ class Methods:
         turn = await self._turn(message.task_id)
         if message.context_id not in ("", turn.session_id):
             raise InvalidParamsError("The task belongs to another context: leave contextId out.")
-        newest = await self._newest(turn)
-        info, mark = await turn.info(), f"message {message.message_id}"
+        cell, said = self._call.client.connections.cell_of_turn(turn.id), message.message_id
+        newest, before = await self._newest(turn), await answered_by(cell, turn.id, said)
+        info = await turn.info()
         waits = open_of(info)
-        if any(one.on_behalf_of == mark for one in info.decisions) and not waits:
-            return Sent(turn, newest, info)  # the message was sent again
-        if info.status in TERMINAL:
-            raise UnsupportedOperationError(
-                f"The task is {info.status}: send the message with its contextId alone."
-            )
-        if not waits:
-            raise UnsupportedOperationError(
-                "The task does not wait for input: send the message with its contextId alone, and a new task follows."
-            )
-        given = read_answers(waits, message.parts, self._call.caller.name)
+        if before is None:
+            _check_waits(info, waits)
+        elif before.done:
+            waits = Open([])
+        else:
+            waits = waits.among(before.names)
+        given = Given([], {})
+        if waits:
+            known: frozenset[str] = before.names if before else frozenset()
+            given = read_answers(waits, message.parts, self._call.caller.name, known)
+        answers = _names(waits, given)
+        first = before or await keep_answered(cell, turn.id, said, Answered(answers))
+        if not first.done and answers <= first.names:
+            await self._answer(turn, info, said, given)
+            await keep_answered(cell, turn.id, said, Answered(first.names, done=True))
+        return Sent(turn, newest, info, asks=not open_of(info).names <= first.names)
+
+    async def _answer(self, turn: AsyncTurn, info: TurnInfo, message: str, given: Given) -> None:
+        """Give a turn these answers. One that has come before, or after that of another, changes nothing."""
         for one in given.decisions:
-            with suppress(
-                AlreadyDecided, NotSuspended
-            ):  # this message came before, or another one was quicker
-                await decide_in_tree(
-                    self._call.client.connections.cells,
-                    turn.id,
-                    msgspec.structs.replace(one, on_behalf_of=mark),
-                )
+            decision = msgspec.structs.replace(one, on_behalf_of=f"message {message}")
+            with suppress(AlreadyDecided, NotSuspended):
+                await decide_in_tree(self._call.client.connections.cells, turn.id, decision)
         for event, data in given.events.items():
-            await self._call.client.send_event(event, data, key=message.message_id, tenant=info.tenant)
-        answered = {*(one.call_id for one in given.decisions), *given.events}
-        known = {*(call.call_id for call in waits.calls), *(wait.event for wait in waits.waits)}
-        return Sent(turn, newest, info, asks=not known <= answered)
+            await self._call.client.send_event(event, data, key=message, tenant=info.tenant)
 
     # A task.
 
@@ -258,7 +263,7 @@ class Methods:
 
     async def _until_it_stops(self, sent: Sent) -> None:
         """Wait until a turn has ended or asks for input, but not for ever. Raises ``Draining``."""
-        with self._call.held(), suppress(TimeoutError):
+        with suppress(TimeoutError):
             await self._call.services.stopping.within(BLOCK_SECONDS, _stopped(sent))
 
     async def _folded(self, turn: AsyncTurn, info: TurnInfo, cursor: int) -> Updates | None:
@@ -290,6 +295,28 @@ class Methods:
                     yield Update(found[-1], event.seq)
                 if stops and updates.asks(event) and open_of(await turn.info()):
                     return
+
+
+def _check_waits(info: TurnInfo, waits: Open) -> None:
+    """Raise ``UnsupportedOperationError`` unless a turn waits for input."""
+    if info.status in TERMINAL:
+        raise UnsupportedOperationError(
+            f"The task is {info.status}: send the message with its contextId alone."
+        )
+    if not waits:
+        raise UnsupportedOperationError(
+            "The task does not wait for input: send the message with its contextId alone, and a new task follows."
+        )
+
+
+def _names(waits: Open, given: Given) -> frozenset[str]:
+    """Return the ids of the calls and waits that these answers are for."""
+    return frozenset(
+        {
+            *(one.call_id for one in given.decisions),
+            *(one.id for one in waits.waits if one.event in given.events),
+        }
+    )
 
 
 async def _only(task: pb.Task) -> AsyncGenerator[Update]:

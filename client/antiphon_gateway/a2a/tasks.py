@@ -48,6 +48,18 @@ class Open:
     def __bool__(self) -> bool:
         return bool(self.calls or self.waits)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The ids of these calls and waits."""
+        return frozenset({*(one.call_id for one in self.calls), *(one.id for one in self.waits)})
+
+    def among(self, names: frozenset[str]) -> Open:
+        """Return what of this has one of these ids."""
+        return Open(
+            [one for one in self.calls if one.call_id in names],
+            [one for one in self.waits if one.id in names],
+        )
+
     def message(self, turn: str, session: str) -> pb.Message:
         """Return what the client is asked."""
         questions = [

@@ -11,6 +11,7 @@ from support.offenders import for_each
 
 import antiphon.wire
 from antiphon.wire import (
+    answered,
     archiving,
     editing,
     errors,
@@ -65,6 +66,7 @@ WRAPPERS = {
     "count": feedback.keep_figures,
     "rate": feedback.rate,
     "route": routes.write_route,
+    "keep_answered": answered.keep_answered,
     "keep_request": requests.keep_request,
     "keep_variant": variants.keep_variant,
     "wake": revisions.wake_missing,
