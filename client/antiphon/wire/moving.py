@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 from redis.exceptions import RedisError
@@ -26,23 +26,35 @@ from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.keys import SHARED, Keys
 from antiphon.wire.scripts import load_script
 
-T = TypeVar("T")
-
 OLDEST = 7
 BATCH = 500
 COPIED_AT_ONCE = 50
+BYTES_AT_ONCE = 8_000_000
+"""After so many bytes a server may serve others, before it reads or writes the next keys."""
 MOST_PASSES = 20
 NOT_COPIED = ("moved", "cells")
 RQ_QUEUES = "rq:queues"
 MARKS = """
-local found = {}
-for i, key in ipairs(ARGV) do
-  local dump = redis.call('DUMP', key)
-  found[i] = dump and string.sub(dump, -8) .. ' ' .. redis.call('PEXPIRETIME', key) or ''
+local found, bytes = {}, 0
+for i = 2, #ARGV do
+  local dump = redis.call('DUMP', ARGV[i]) or ''
+  local mark = dump ~= '' and string.sub(dump, -8) .. ' ' .. redis.call('PEXPIRETIME', ARGV[i]) or ''
+  found[#found + 1] = {mark, #dump}
+  bytes = bytes + #dump
+  if bytes >= tonumber(ARGV[1]) then break end
 end
 return found
 """
-"""The checksum of each key's content, and when the key expires."""
+"""The checksum of each key's content and when the key expires, and its bytes: until so many bytes were read."""
+
+
+class Found(NamedTuple):
+    """A key of the source, where its copy is, and what `MARKS` returns of it."""
+
+    key: bytes
+    place: bytes
+    mark: bytes
+    size: int
 
 
 class MovedCell(Struct):
@@ -206,13 +218,12 @@ class Mover:
         seen: set[bytes] = set()
         copied = 0
         async for keys in keys_of_cell(self._source):
-            marks: Any = await self._marks(keys)
-            there = [(key, self._place_of(key), mark) for key, mark in zip(keys, marks, strict=True) if mark]
-            seen.update(place for _, place, _ in there)
-            changed = [one for one in there if self._copied.get(one[1]) != one[2]]
-            for some in _in_parts(changed, COPIED_AT_ONCE):
-                await self._copy([key for key, *_ in some], [place for _, place, _ in some])
-                self._copied.update((place, mark) for _, place, mark in some)
+            there = await self._found(keys)
+            seen.update(one.place for one in there)
+            changed = [one for one in there if self._copied.get(one.place) != one.mark]
+            for some in _portions(changed):
+                await self._copy(some)
+                self._copied.update((one.place, one.mark) for one in some)
             copied += len(changed)
         gone = [place for place in self._copied if place not in seen]
         await self._remove(gone)
@@ -222,19 +233,28 @@ class Mover:
         self._done.keys, self._done.passes = len(self._copied), self._done.passes + 1
         return copied + len(gone)
 
-    async def _marks(self, keys: Sequence[bytes]) -> list[bytes]:
+    async def _found(self, keys: Sequence[bytes]) -> list[Found]:
+        """Return those keys that exist. The source serves others after every few megabytes that are read for it."""
         redis: Any = self._source.redis
-        return await asked(redis.execute_command("EVAL_RO", MARKS, *self._source.keys.declared, *keys))
+        marks: list[tuple[bytes, int]] = []
+        while left := keys[len(marks) :]:
+            arguments = *self._source.keys.declared, BYTES_AT_ONCE, *left
+            marks += await asked(redis.execute_command("EVAL_RO", MARKS, *arguments))
+        return [
+            Found(key, self._place_of(key), mark, size)
+            for key, (mark, size) in zip(keys, marks, strict=True)
+            if mark
+        ]
 
-    async def _copy(self, keys: Sequence[bytes], places: Sequence[bytes]) -> None:
+    async def _copy(self, some: Sequence[Found]) -> None:
         pipe: Any = self._source.redis.pipeline(transaction=True)
-        for key in keys:
-            pipe.pttl(key)
-            pipe.dump(key)
+        for one in some:
+            pipe.pexpiretime(one.key)
+            pipe.dump(one.key)
         found = await asked(pipe.execute())
-        copies = zip(places, found[::2], found[1::2], strict=True)
+        copies = zip(some, found[::2], found[1::2], strict=True)
         await self._restore(
-            [value for place, left, dump in copies for value in (place, max(0, left), dump or b"")]
+            [value for one, at, dump in copies for value in (one.place, max(0, at), dump or b"")]
         )
 
     async def _copy_queues(self) -> None:
@@ -252,8 +272,8 @@ class Mover:
         await self._restore([target.arriving(RQ_QUEUES), 0, dump or b""])
 
     async def _remove(self, places: Sequence[bytes]) -> None:
-        for some in _in_parts(places, BATCH):
-            await self._restore([value for place in some for value in (place, 0, b"")])
+        for at in range(0, len(places), BATCH):
+            await self._restore([value for place in places[at : at + BATCH] for value in (place, 0, b"")])
 
     async def _restore(self, copies: Sequence[Any]) -> None:
         match await self._target.run("moving/restore", self._marker, *copies):
@@ -319,8 +339,18 @@ class Mover:
         return False
 
 
-def _in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[at : at + size] for at in range(0, len(items), size))
+def _portions(found: Sequence[Found]) -> Iterator[list[Found]]:
+    """Divide keys into portions of at most `COPIED_AT_ONCE` keys and `BYTES_AT_ONCE`, or of one larger key."""
+    portion: list[Found] = []
+    size = 0
+    for one in found:
+        if portion and (len(portion) == COPIED_AT_ONCE or size + one.size > BYTES_AT_ONCE):
+            yield portion
+            portion, size = [], 0
+        portion.append(one)
+        size += one.size
+    if portion:
+        yield portion
 
 
 async def keys_of_cell(cell: Cell) -> AsyncIterator[list[bytes]]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import random
 import sys
 from itertools import count
 from pathlib import Path
@@ -12,11 +13,13 @@ from redis import Redis
 from support import forks
 from support.clusters import Cluster
 from support.ensemble import Ensemble, open_ensemble
+from support.eventually import wait_until_async
 from support.servers import RedisServer
 
 from antiphon.client import AsyncClient
 from antiphon.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnsupported, UsageError
 from antiphon.redis.moving import move_cells
+from antiphon.wire import moving
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import cell_urls, open_redis
 from antiphon.wire.moving import Mover, guards, keys_of_cell
@@ -375,6 +378,47 @@ async def test_a_move_to_a_place_that_is_half_copied_from_elsewhere_opens_nothin
     before = await content(third)
     await move(third, other)
     assert await content(other) == before
+
+
+@pytest.mark.parametrize("limit", [1, 2_000_000])
+async def test_no_server_reads_or_writes_more_than_some_megabytes_at_once(monkeypatch, worked, other, limit):
+    portions, copy = [], Mover._copy
+
+    async def noted(mover, some):
+        portions.append([one.size for one in some])
+        await copy(mover, some)
+
+    monkeypatch.setattr(moving, "BYTES_AT_ONCE", limit)
+    monkeypatch.setattr(Mover, "_copy", noted)
+    with Redis.from_url(worked) as redis:
+        for number in range(12):
+            redis.set(f"ant:large-{number}", random.randbytes(600_000))
+        before = await content(worked)
+        redis.config_resetstat()
+        (moved,), _ = await move(worked, other)
+        reads = redis.info("commandstats")["cmdstat_eval_ro"]["calls"]
+    assert await content(other) == before
+    assert all(sum(sizes) <= limit or len(sizes) == 1 for sizes in portions)
+    assert max(map(len, portions)) == 1 or limit > 1
+    at_once = moved.keys if limit == 1 else 3
+    assert reads >= moved.passes * at_once
+
+
+async def test_a_key_expires_at_the_new_place_when_it_does_at_the_old_one(monkeypatch, worked, other):
+    restore = Mover._restore
+    with Redis.from_url(worked) as redis, Redis.from_url(other) as there:
+        redis.set("ant:soon", "x", px=300)
+        redis.set("ant:later", "x", px=60_000)
+        expires_at = redis.pexpiretime("ant:later")
+
+        async def late(mover, copies):
+            await wait_until_async(lambda: not redis.exists("ant:soon"), 20, "the key has expired")
+            await restore(mover, copies)
+
+        monkeypatch.setattr(Mover, "_restore", late)
+        await move(worked, other)
+        assert there.pexpiretime("ant:later") == expires_at
+        assert not there.exists("ant:soon")
 
 
 async def test_jobs_of_other_programs_are_not_taken_along(worked, other):
