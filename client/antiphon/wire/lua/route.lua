@@ -18,6 +18,7 @@ if f and f.queue ~= queue then
   local share = share_of(f.tenant, f.priority)
   if share and redis.call('HGET', key_share(share), f.queue) == turn then redis.call('HSET', key_share(share), f.queue, '') end
   redis.call('HSET', key_turn(turn), 'queue', queue)
+  redis.call('HDEL', key_turn(turn), 'offered_at')
   rq_view(turn, 'running', now)
 end
 publish(session, now, bodies)
