@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import MsgspecError, Struct
@@ -85,7 +85,8 @@ class NewTurn(Struct):
     It goes to the first of these queues that is set: ``queue``, the session's, ``agent_queue``, that of the session's
     agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if ``turn_queued`` is to carry
     it. ``again`` names the wish to run a failed turn with the same request again. With a ``cursor`` the turn is
-    accepted only if that is the session's last event.
+    accepted only if that is the session's last event. The ``priority`` of a sub-agent is
+    ``front``, which no caller can choose.
     """
 
     session_id: SessionId
@@ -106,7 +107,7 @@ class NewTurn(Struct):
     key: str = ""
     input_bytes: int = 0
     again: str = ""
-    priority: Priority = "normal"
+    priority: Priority | Literal["front"] = "normal"
     cursor: int | None = None
     user: str = ""
 

@@ -676,3 +676,12 @@ async def test_forgetting_a_session_erases_no_session_of_another_tenant(redis_ur
             redis.hset("ant:session:s", "children", json.dumps([name]))
         assert (await client.forget(session="s")).sessions == ["s"]
         assert len(await client.session(name, tenant="other").messages()) == 1
+
+
+async def test_a_child_is_submitted_to_go_first(redis_url, redis):
+    async with on_workers(Desk(), redis_url) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+        assert (await turn.result()).text == "Go in November."
+    front = {key: redis.hget(key, "front") for key in redis.keys("ant:turn:*")}
+    assert front.pop(f"ant:turn:{turn.id}".encode()) is None
+    assert [*front.values()] == [b"1"]

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from antiphon.errors import BudgetReached
-from antiphon.input.ids import is_of_sub_agent
 from antiphon.input.values import now_ms
 from antiphon_worker.local.records import KeptEvent, Record, Session, Turn
 
@@ -118,8 +117,7 @@ class Moves:
         seq = self._publish(turn.session, now, event)
         turn.record.put(queued_seq=seq, queued_at=now, position=position)
         if position == 0:
-            first = turn.record.number("run") == 1 and is_of_sub_agent(turn.session.id)
-            self._offer(turn, now, front=first)
+            self._offer(turn, now, front="front" in turn.record)
         else:
             turn.record.put(status="waiting")
         return position

@@ -20,7 +20,7 @@ OF_A_RUN = (
     "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
     "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
     "session_usage", "own_usage", "lacking", "waited", "offered_at", "app", "revision", "begun", "missed_at",
-    "answering", "feedback", "score", "rated_at",
+    "answering", "feedback", "score", "rated_at", "front",
 )  # fmt: skip
 """The fields of a turn that a requeue removes: they belong to one run."""
 

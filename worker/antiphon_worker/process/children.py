@@ -130,6 +130,7 @@ class Children:
         work = Work(messages, queue=tool.agent.queue, tenant=ref.tenant, user=user)
         request = TurnRequest(messages, agent=tool.agent.name, user=user, parent=parent)
         turn = new_turn(ref, TurnId(begun.child), work, request, default_queue=self._turn.queue)
+        turn.priority = "front"
         with self._app.submitting(tool.agent):
             async with self._opening:
                 await Edits(self._cells.of_session, ref, _no_wait).open(opening)

@@ -4,6 +4,7 @@
 -- With an empty `ttl_ms` the session keeps its own, or gets the default. The last one given wins; 0 means for ever.
 -- `busy` is what to do if the inbox is not empty: enqueue, reject, interrupt, rollback or steer.
 -- `input` is the length of the input's JSON in the request, or 0. `again` names a request to run a failed turn again.
+-- `priority` is high, low, or empty; of a sub-agent it is front: no caller can choose that.
 -- `cursor` is the last event of the session that its caller has seen, or empty: then the session may have gone on.
 -- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority cursor user user_limit
 -- -> ACCEPTED, position    (also for a repetition)

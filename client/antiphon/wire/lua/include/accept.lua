@@ -1,13 +1,13 @@
--- Sub-agents go first: their parents, which wait, end before others begin. Else all turns that were submitted begin, and wait,
--- before the first one ends.
-local function is_of_sub_agent(session) return #session == 30 and string.find(session, '^child%-%x+$') ~= nil end
-
 -- Accept one turn. Its arguments are those of `submit`.
 local OF_ITS_SESSION = {'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq', 'media'}
 
 local function accept(now, session, turn, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit, delayed_limit,
     tenant_limit, session_limit, busy, due_in_ms, tail, agent, metadata, tenant, key, input, again, priority, cursor, user,
     user_limit) -- @often
+  -- Sub-agents go first: their parents, which wait, end before others begin. Else all turns that were submitted begin, and
+  -- wait, before the first one ends.
+  local front = priority == 'front' or nil
+  if front then priority = '' end
   local due_in, life = tonumber(due_in_ms), tonumber(ttl_ms ~= '' and ttl_ms or DEFAULT_TTL_MS)
   for _, ms in ipairs({due_in or -1, life or -1}) do
     if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
@@ -71,7 +71,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   local place = stopped and stopped.position + 1 or length
   local f = {new = true, session = session, queue = queue, queued_at = now, status = last and place > 0 and 'waiting' or 'queued',
     tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil, user = user ~= '' and user or nil, first_of = not known_session,
-    media = kept[9], front = is_of_sub_agent(session)}
+    media = kept[9], front = front}
   if last and place == 0 and not share_of(f.tenant, f.priority) then f.offered_at = f.front and 0 or now end
   local more = last and {'queued_seq', last + 1, f.offered_at and 'offered_at', f.offered_at} or {}
   redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
@@ -96,6 +96,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   if whose ~= '' then count_for_tenant(whose, user, turn, now) end
   note_user(session, turn, now, whose, user)
   if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
+  if front then redis.call('HSET', key_turn(turn), 'front', 1) end
   list_turn(session, turn)
   if due_in > 0 then
     redis.call('ZADD', key_due(), now + due_in, turn)

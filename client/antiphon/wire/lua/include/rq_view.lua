@@ -84,7 +84,7 @@ end
 
 -- What a turn's record says of its place among others, by the names of its fields; nil where it says nothing.
 local VIEWED = {'queue', 'session', 'execution', 'worker', 'queued_at', 'started_at', 'ended_at', 'error', 'tenant',
-  'priority', 'status', 'offered_at', 'cancel', 'first_seq', 'done', 'user'}
+  'priority', 'status', 'offered_at', 'cancel', 'first_seq', 'done', 'user', 'front'}
 
 local function viewed(turn) -- @often
   local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(VIEWED))

@@ -3,6 +3,7 @@
 -- priority; all other turns stand in the queue by themselves.
 -- `share:<share>` names for each queue the turn that has the place, or '' if a line waits while none has it.
 local HEAD_START_MS, ROUND_MS, KEEP_ROUNDS_MS, KEEP_PLACES_MS = {high = 600000, low = -600000}, 60000, 86400000, 31 * 86400000
+local function head_start(priority, front) return HEAD_START_MS[front and 'high' or priority or ''] or 0 end
 
 local function share_of(tenant, priority) return tenant and '@' .. tenant or priority or nil end
 
@@ -41,8 +42,7 @@ local function waits_for_user(turn, f)
   if not whose or redis.call('SISMEMBER', key_user_places(whose), turn) == 1 then return false end
   local places, line = key_user_places(whose), key_user_line(whose)
   local waits = not f.joins and (not room or redis.call('ZCARD', line) > 0)
-  if not waits then redis.call('SADD', places, turn) end
-  if waits then redis.call('ZADD', line, (tonumber(f.queued_at or '') or 0) - (HEAD_START_MS[f.priority or ''] or 0), turn) end
+  if waits then redis.call('ZADD', line, (tonumber(f.queued_at or '') or 0) - head_start(f.priority, f.front), turn) else redis.call('SADD', places, turn) end
   redis.call('PEXPIRE', waits and line or places, KEEP_PLACES_MS)
   return waits
 end
@@ -55,7 +55,7 @@ local function place_of_user(turn, line, share, user, at)
   if last and redis.call('ZSCORE', line, last) then
     at = place + ROUND_MS
   elseif first[1] then
-    local begun = first[2] + (HEAD_START_MS[redis.call('HGET', key_turn(first[1]), 'priority') or ''] or 0)
+    local begun = first[2] + head_start(unpack(redis.call('HMGET', key_turn(first[1]), 'priority', 'front')))
     at = math.min(at, begun + ROUND_MS + 1)
   end
   redis.call('HSET', rounds, name, turn .. string.format(' %.0f', at))
@@ -75,7 +75,7 @@ local function lines_up(turn, f)
   if taken or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
     local at = f.joins or tonumber(f.queued_at or '') or 0
     if tenant and f.user and not f.offered_at and not f.front then at = place_of_user(turn, line, share, f.user, at) end
-    redis.call('ZADD', line, at - (HEAD_START_MS[f.front and 'high' or f.priority or ''] or 0), turn)
+    redis.call('ZADD', line, at - head_start(f.priority, f.front), turn)
     if not place then redis.call('HSET', key_share(share), queue, '') end
     return true
   end
