@@ -15,14 +15,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
-from antiphon.errors import AgentError, CorruptRecord, ProviderError, StoreError
+from antiphon.errors import AgentError, CorruptRecord, ProviderError, ProviderUnauthorized, StoreError
 from antiphon.wire.batches import (
+    ACCOUNTS,
     LABEL_BYTES,
     UNSURE,
     TakenBatch,
     deliver,
     known_batches,
     note,
+    providers_with_batches,
     requests_of,
     take_batch,
 )
@@ -35,7 +37,7 @@ from antiphon_worker.settings import Settings
 log = logging.getLogger("antiphon.batches")
 
 LEASE_SECONDS = 300.0
-"""How long a worker may take to send a batch, or to read its answers. It is held again while these are delivered."""
+"""How long a worker may take to send a batch, or to read its answers. Then another one may take it."""
 IDLE_SECONDS, BUSY_SECONDS = 5.0, 1.0
 FULL_SECONDS = 300.0
 """How long a batch waits that the service has refused because too much is waiting there."""
@@ -55,8 +57,11 @@ class Batcher:
         settings: Settings,
     ) -> None:
         self._cell = cell
-        self._names = names
+        self._names = frozenset(names)
         self._provider = provider
+        self._accounts: dict[
+            str, list[str]
+        ] = {}  # of providers with batches here; none for one without a key
         self._settings = settings
 
     async def run(self) -> None:
@@ -70,13 +75,15 @@ class Batcher:
         """Take batches while some are due. Returns whether any will be due."""
         try:
             while True:
+                accounts = [account for found in self._accounts.values() for account in found]
                 batch, more = await take_batch(
-                    self._cell, secrets.token_hex(LABEL_BYTES), self._names,
+                    self._cell, secrets.token_hex(LABEL_BYTES), accounts,
                     lease_ms=int(LEASE_SECONDS * 1000), size=self._settings.batch_size,
                 )  # fmt: skip
-                if batch is None:
+                if batch is not None:
+                    await self._work(batch)
+                elif not more or not await self._learn():
                     return more
-                await self._work(batch)
         except CorruptRecord as exc:
             log.error("a batch is left alone: %s", exc.message, extra={"action": "batch_damaged"})
             return True
@@ -84,6 +91,27 @@ class Batcher:
             if not exc.retryable:
                 raise
             return True  # the consumer logs the error
+
+    async def _learn(self) -> bool:
+        """Open the providers that have batches here, and have not been opened. Returns whether there are any."""
+        new = (await providers_with_batches(self._cell) & self._names) - self._accounts.keys()
+        for name in new:
+            self._accounts[name] = await self._accounts_of(name)
+        return bool(new)
+
+    async def _accounts_of(self, name: str) -> list[str]:
+        """Return the accounts of a provider whose batches this worker can send and read."""
+        try:
+            found = await self._provider(name)
+            if not isinstance(found, ModelService):
+                return []
+            return [f"{name} {one}" for one in self._cell.seal.digests(ACCOUNTS, found.account())]
+        except AgentError as exc:
+            log.info(
+                "this worker leaves batches of %s to others: %s", name, exc.message,
+                extra={"action": "batches_left"},
+            )  # fmt: skip
+            return []
 
     async def _work(self, batch: TakenBatch) -> None:
         """Do what a batch needs next. An error of the service leaves it for later, or ends it."""
@@ -100,8 +128,14 @@ class Batcher:
                 "batch %s of %s: %s", batch.label, batch.group.provider, exc.message,
                 extra={"action": "batch_failed", "batch": batch.label},
             )  # fmt: skip
+            if batch.unsure and getattr(exc, "status", None) == GONE:
+                await note(
+                    self._cell, batch, "again"
+                )  # whoever has deleted it has sent it: it is another batch
+                return
             sent = bool(batch.service_id) and getattr(exc, "status", None) != GONE
-            if exc.retryable or sent or not isinstance(exc, ProviderError):
+            for_now = isinstance(exc, ProviderUnauthorized) or not isinstance(exc, ProviderError)
+            if exc.retryable or sent or for_now:
                 await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
             else:
                 await self._finish(batch, await self._refuse(batch.steps, exc.message))

@@ -22,6 +22,8 @@ KEPT_MS = 2 * 24 * 3_600_000
 """How long a step is kept after its deadline: longer than a service keeps a batch open."""
 LABEL_BYTES = 16
 UNSURE = "?"
+ACCOUNTS = "batch accounts"
+"""The place of the digests of accounts, which are keyed where content is encrypted."""
 ANSWER, ERROR = "answer", "error"
 """What a decision has about a step: the service's answer in JSON, or why there is none."""
 
@@ -30,15 +32,30 @@ What: TypeAlias = Literal["sent", "running", "later", "again", "over"]
 
 
 class Group(NamedTuple):
-    """What the steps of one batch have in common. ``headers`` are those of their requests, as sorted pairs."""
+    """What the steps of one batch have in common. ``headers`` are those of their requests, as sorted pairs.
+
+    ``account`` is a digest of the service's address and of the key: only workers with both can send the batch and read
+    its answers.
+    """
 
     provider: str
     path: str
     model: str
     headers: tuple[tuple[str, str], ...] = ()
+    account: str = ""
 
     def __str__(self) -> str:
         return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, text: str) -> Group:
+        """Read what ``str`` returns. Raises ``msgspec.DecodeError`` and ``msgspec.ValidationError``."""
+        return msgspec.json.decode(text, type=cls)
+
+    @property
+    def asked(self) -> tuple[object, ...]:
+        """What is asked of whom: a step stays asked for if only the key of its service is another one by now."""
+        return self[:-1]
 
 
 class TakenBatch(NamedTuple):
@@ -99,20 +116,21 @@ async def collect(
 
 
 async def take_batch(
-    cell: Cell, label: str, providers: Sequence[str], *, lease_ms: int, size: int
+    cell: Cell, label: str, accounts: Sequence[str], *, lease_ms: int, size: int
 ) -> tuple[TakenBatch | None, bool]:
     """Take a batch that is due, or make one called ``label``. Also returns whether any will be due.
 
-    Raises ``StoreError`` and ``CorruptRecord``.
+    Only batches of these ``accounts`` are taken: a provider's name, with a space and the account of the group if it
+    has one. Raises ``StoreError`` and ``CorruptRecord``.
     """
-    answer = await cell.run("batches/take", label, lease_ms, size, MOST_BYTES, KEPT_MS, *providers)
+    answer = await cell.run("batches/take", label, lease_ms, size, MOST_BYTES, KEPT_MS, *accounts)
     match answer:
         case [b"NONE", more]:
             return None, bool(int(more))
         case [b"TAKEN", name, fence, flat, steps]:
             with readable("A batch"):
                 f = {field: text_of(value) for field, value in pairs(flat).items()}
-                group = msgspec.json.decode(f["group"], type=Group)
+                group = Group.of(f["group"])
                 sent = f.get("service_id", "")
                 ids = [text_of(one) for one in steps]
                 again, takes, created, size = (
@@ -182,6 +200,15 @@ async def leave(cell: Cell, step_id: str, group: Group) -> bool:
             return False
         case answer:
             raise unexpected("batches/leave", answer)
+
+
+async def providers_with_batches(cell: Cell) -> set[str]:
+    """Return the names of the providers with steps or batches in this cell. Raises ``StoreError``."""
+    groups: list[bytes] = await asked(cell.redis.zrange(cell.keys.batch_groups, 0, -1))
+    names: list[bytes] = await asked(cell.redis.zrange(cell.keys.batches, 0, -1))
+    found = await fields_of(cell, [cell.keys.batch(text_of(name)) for name in names], "group")
+    with readable("A batch"):
+        return {Group.of(text_of(one)).provider for one in (*groups, *(group for (group,) in found if group))}
 
 
 async def known_batches(cell: Cell) -> set[str]:

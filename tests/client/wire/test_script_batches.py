@@ -13,6 +13,7 @@ from antiphon.wire.batches import (
     deliver,
     leave,
     note,
+    providers_with_batches,
     requests_of,
     take_batch,
 )
@@ -73,6 +74,21 @@ async def test_steps_of_one_provider_and_model_are_sent_together_as_soon_as_ther
     await cell.wait(60_000)
     assert await note(cell, batch, "later", seconds=100.0)
     assert (await taken(cell, "second")).group.model == "other"
+
+
+async def test_only_a_worker_of_the_same_account_takes_the_batch_of_a_step_or_makes_it(cell):
+    await asked(cell, group=GROUP._replace(account="4f5e"), seconds=0.0)
+    await cell.wait(1)
+    for others in ((), ("openai",), ("openai other",), ("anthropic 4f5e",)):
+        assert await taken(cell, providers=others) is None
+    assert await providers_with_batches(cell) == {"openai"}
+    batch = await taken(cell, providers=("openai other", "openai 4f5e"))
+    assert batch.group.account == "4f5e"
+    await note(cell, batch, "later")
+    await cell.wait(1)
+    assert await taken(cell, providers=("openai", "openai other")) is None
+    assert await providers_with_batches(cell) == {"openai"}
+    assert (await taken(cell, providers=("openai 4f5e",))).takes == 2
 
 
 async def test_a_batch_has_no_more_steps_than_its_size_and_the_rest_follow(cell):

@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from support.batched import SOON, service, working
 from support.eventually import wait_until_async
+from support.services.batch_server import Refused
 
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon_worker import batches
 from antiphon_worker.batches import Batcher
+from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 from antiphon_worker.settings import Settings
 
 pytestmark = pytest.mark.one_server
@@ -118,19 +120,67 @@ async def test_a_worker_that_dies_at_a_call_of_the_service_leaves_a_batch_that_i
 async def test_a_batch_without_a_label_is_sent_if_the_one_that_was_found_is_another(redis_url, monkeypatch):
     """Another deployment of the same account has sent as many requests at the same time."""
     async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, _):
-        reached = asyncio.Event()
-        server.before["POST /v1/messages/batches"] = lambda: hang(reached)
-        first = asyncio.create_task(work_on(work))
-        await asyncio.wait_for(reached.wait(), 20)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        server.before.clear()
+        await die_before(server, "POST /v1/messages/batches", work)
         other = server.order_of_another(2)
         await finish(work, turns)
         assert len(server.orders) == 2
         assert server.usual == []
         assert other in server.messages, "what belongs to others is neither cancelled nor deleted"
         assert "POST /v1/messages/batches/*/cancel" not in server.heard
+
+
+async def test_a_batch_of_others_that_these_delete_takes_no_answer_from_ours(redis_url, monkeypatch):
+    async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, _):
+        await die_before(server, "POST /v1/messages/batches", work)
+        other = server.order_of_another(2)
+        server.before["GET /v1/messages/batches/*"] = lambda: server.messages.pop(other, None)
+        await finish(work, turns)
+        assert len(server.orders) == 2
+        assert server.usual == []
+
+
+async def test_a_worker_with_another_key_or_without_one_leaves_batches_to_others(redis_url, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with dying(redis_url, "openai", monkeypatch) as (work, server, turns, cell):
+        others = [OpenAIResponses(base_url=f"{server.url}/v1", api_key="other"), OpenAIResponses()]
+        for other in others:
+
+            async def opened(name, other=other):
+                return other
+
+            batcher = Batcher(cell, ["openai"], opened, Settings(redis_url=redis_url, **SOON))
+            assert await batcher._take_all(), "something is to be sent"
+        assert server.heard == []
+        await finish(work, turns)
+        assert server.usual == []
+        for other in others:
+            await other.aclose()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_key_that_is_refused_takes_no_answer_from_the_turns(redis_url, monkeypatch, status):
+    async with dying(redis_url, "openai", monkeypatch) as (work, server, turns, _):
+        server.before["POST /v1/files"] = lambda: refuse(status)
+        await work()
+        server.before.clear()
+        await finish(work, turns)
+        assert len(server.orders) == 1
+        assert server.usual == []
+
+
+def refuse(status):
+    raise Refused(status, "this key is not valid")
+
+
+async def die_before(server, call, work):
+    """A worker dies when it is about to make this call."""
+    reached = asyncio.Event()
+    server.before[call] = lambda: hang(reached)
+    worker = asyncio.create_task(work_on(work))
+    await asyncio.wait_for(reached.wait(), 20)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    server.before.clear()
 
 
 WRITES = ["take_batch", "note", "deliver"]

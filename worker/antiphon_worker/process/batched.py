@@ -17,7 +17,7 @@ from antiphon.errors import ProviderError, UsageError
 from antiphon.input.ids import Fence
 from antiphon.model import Decision, Wait
 from antiphon.model.usage import Usage
-from antiphon.wire.batches import ANSWER, ERROR, KEPT_MS, Group, collect, leave
+from antiphon.wire.batches import ACCOUNTS, ANSWER, ERROR, KEPT_MS, Group, collect, leave
 from antiphon_worker.loop.batched import StepWaits
 from antiphon_worker.loop.call_limits import with_an_end
 from antiphon_worker.loop.input import LoopInput
@@ -155,7 +155,10 @@ class _BatchedStep:
         headers = {
             name.lower(): value for name, value in call.headers.items() if name.lower() in KEPT_HEADERS
         }
-        self._group = Group(batched.service.name, call.path, request.model, tuple(sorted(headers.items())))
+        account = self._steps.account(batched.service)
+        self._group = Group(
+            batched.service.name, call.path, request.model, tuple(sorted(headers.items())), account
+        )
         self._asked: StepBatched | None = None
 
     async def over(self) -> Decision | None:
@@ -170,7 +173,7 @@ class _BatchedStep:
         sent = _Sent(batched_body(self._stream.body))
         if self._keeping is not None:
             await self._keeping.keep(self._request, sent, asked.step)
-        await self._steps.collect(asked, wait, self._group, sent.body)
+        await self._steps.collect(asked, wait, sent.body)
         raise StepWaits(wait)
 
     async def answer(self, body: bytes, outlet: Outlet) -> StepResult:
@@ -187,7 +190,7 @@ class _BatchedStep:
     async def give_up(self, *, answered: bool) -> None:
         """Drop what the batch may still answer. What it holds counts as used where the service may charge for it."""
         assert self._asked is not None
-        sent = False if answered else await self._steps.leave(self._asked, self._group)
+        sent = False if answered else await self._steps.leave(self._asked)
         if self._paid is not None and not sent and (hold := await self._hold()) is not None:
             await self._paid.purse.settle(hold, 0, 0)
 
@@ -219,7 +222,7 @@ class _Steps:
     async def asked(self, step: int, place: int, group: Group) -> StepBatched:
         """Return the request of a step to the model at this place, which is noted before anything else."""
         known = batched_step(self._journal.entries, step)
-        if known is not None and (known.place, known.group) == (place, str(group)):
+        if known is not None and known.place == place and Group.of(known.group).asked == group.asked:
             return known
         until = await self._journal.now() + int(self._settings.batch_deadline * 1000)
         step_id = secrets.token_hex(16)
@@ -228,9 +231,9 @@ class _Steps:
         await self._journal.append([entry], [])
         return entry
 
-    async def collect(self, asked: StepBatched, wait: Wait, group: Group, body: bytes) -> None:
+    async def collect(self, asked: StepBatched, wait: Wait, body: bytes) -> None:
         """Let the step go into a batch. A repetition changes nothing."""
-        attempt, settings = self._attempt, self._settings
+        attempt, settings, group = self._attempt, self._settings, Group.of(asked.group)
         wait.seconds = max(asked.until - await self._journal.now(), 0) / 1000
         held = await patiently(
             attempt.lease,
@@ -243,6 +246,11 @@ class _Steps:
             attempt.lease.end(Stop.SUPERSEDED, at_once=False)
             raise StopSignal(Stop.SUPERSEDED)
 
-    async def leave(self, asked: StepBatched, group: Group) -> bool:
+    async def leave(self, asked: StepBatched) -> bool:
         """Return whether the step is in a batch already, whose answer is dropped."""
+        group = Group.of(asked.group)
         return await patiently(self._attempt.lease, lambda: leave(self._attempt.cell, asked.id, group))
+
+    def account(self, service: ModelService) -> str:
+        """Return a digest of its account, as it is stored. Raises ``ProviderError`` without a key."""
+        return self._attempt.cell.seal.digests(ACCOUNTS, service.account())[0]

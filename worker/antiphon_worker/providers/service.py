@@ -98,6 +98,11 @@ class ModelService(ABC):
                 raise
             raise self.connection.publishable(error) from None
 
+    def account(self) -> str:
+        """Return a digest of the service's address and key. Raises ``ProviderError`` if the key is missing."""
+        self.check_key()
+        return self.connection.account()
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self.connection.aclose()

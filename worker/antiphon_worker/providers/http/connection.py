@@ -6,6 +6,7 @@ The two modules that own an SDK derive from ``Connection`` and create its client
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import ipaddress
 import logging
@@ -243,6 +244,21 @@ class Connection(ABC):
                 self._scopes.clear()
             scope = self._scopes[call.model, key] = scope_of(provider, call.model, str(client.base_url), key)
         return scope
+
+    def account(self) -> str:
+        """Return a digest of the address, the key and other credentials, which differs between accounts.
+
+        A key that changes with each request is left out.
+        """
+        client = self.client_of_this_loop()
+        found = [getattr(client, name, None) for name in ("api_key", "auth_token", "organization", "project")]
+        own = [str(client.base_url), *(one if isinstance(one, str) else "" for one in found)]
+        own += [
+            f"{name.lower()}: {value}"
+            for name, value in sorted(self.options.headers.items())
+            if is_credential(name)
+        ]
+        return hashlib.sha256("\0".join(own).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def publishable(self, error: ProviderError) -> ProviderError:
         """Return the error without the secrets of this connection, and with texts that can be encoded.

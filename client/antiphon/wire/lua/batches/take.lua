@@ -1,15 +1,21 @@
 -- Take a batch that is due: one that is to be looked at, or that its worker has not sent. Otherwise make one, `label`, of steps that are due,
 -- without those whose turns have ended. For `lease_ms` no other worker takes it. A call that is repeated after a lost answer
--- takes another one; the first is due again when its lease is over. Only batches of these `providers` are taken.
+-- takes another one; the first is due again when its lease is over. Only batches of these `accounts` are taken: each is
+-- a provider, with a space and the account of the group if that has one.
 -- Steps whose turns have ended are left out.
--- @args label lease_ms size most_bytes keep_ms providers...
+-- @args label lease_ms size most_bytes keep_ms accounts...
 -- -> NONE, more            `more`: 1 if something will be due
 -- -> TAKEN, label, fence, fields, steps
 -- @include batches
 if redis.call('EXISTS', key_batches(), key_batch_groups()) == 0 then return {'NONE', 0} end
 local MOST_LOOKED_AT = 100
 local now, known = now_ms(), {}
-for _, provider in ipairs(providers) do known[provider] = true end
+for _, account in ipairs(accounts) do known[account] = true end
+
+local function is_known(group)
+  local provider, _, _, _, account = unpack(cjson.decode(group))
+  return known[(account or '') == '' and provider or provider .. ' ' .. account]
+end
 
 -- The steps of a batch whose turns still need an answer. The others go, with their requests.
 local function needed(name)
@@ -56,11 +62,11 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_batches(), '-inf', now, 'L
   local group = redis.call('HGET', key_batch(name), 'group')
   if not group then
     redis.call('ZREM', key_batches(), name) -- it has expired
-  elseif known[cjson.decode(group)[1]] then
+  elseif is_known(group) then
     return taken(name)
   end
 end
 for _, group in ipairs(redis.call('ZRANGEBYSCORE', key_batch_groups(), '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
-  if known[cjson.decode(group)[1]] and made(group) then return taken(label) end
+  if is_known(group) and made(group) then return taken(label) end
 end
 return {'NONE', redis.call('EXISTS', key_batches(), key_batch_groups())}
