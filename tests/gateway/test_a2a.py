@@ -8,12 +8,14 @@ import pytest
 from a2a.client import A2AClientError
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
     InvalidParamsError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
 from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 from support.a2a_clients import BINDINGS, Follower, a2a_client, answer, followed, said, sent
 from support.clients import running
 from support.eventually import wait_until_async
@@ -26,8 +28,14 @@ from antiphon.testing import script, tool_call
 from antiphon.tools import CallerTool
 from antiphon_gateway import A2AAgent, Access, Limits, Skill
 from antiphon_gateway.a2a import methods
-from antiphon_gateway.a2a.parts import data_part, plain
+from antiphon_gateway.a2a.parts import plain
+from antiphon_gateway.access.caller import Caller
 from antiphon_worker.app import App
+
+
+def data_part(value):
+    return pb.Part(data=ParseDict(value, Value()), media_type="application/json")
+
 
 pytestmark = pytest.mark.one_server
 
@@ -591,7 +599,10 @@ WRONG_MESSAGES = {  # fields of the message, the reason
     "an empty text": ({"parts": [{"text": "  "}]}, "INVALID_MESSAGE"),
     "an odd context": ({"contextId": "a\nb"}, "INVALID_ID"),
     "a long context": ({"contextId": "c" * 201}, "INVALID_ID"),
-    "a local file": ({"parts": [{"url": "file:///etc/passwd"}]}, "INVALID_MESSAGE"),
+    "a local file": (
+        {"parts": [{"url": "file:///etc/passwd", "mediaType": "text/plain"}]},
+        "INVALID_MESSAGE",
+    ),
     "an unknown task": ({"taskId": "none"}, "TASK_NOT_FOUND"),
 }
 
@@ -606,16 +617,105 @@ async def test_messages_that_are_wrong_begin_no_task(redis_url):
         assert not (await api.get("/sessions"))["sessions"]
 
 
+async def test_metadata_and_arguments_of_any_shape_break_no_task(redis_url):
+    deep: dict = {}
+    for _ in range(40):
+        deep = {"a": deep}
+
+    @tool(approval=True)
+    def keep(tree: dict) -> str:
+        """Keep."""
+        return "kept"
+
+    app = App([Agent(script(tool_call("keep", tree=deep), repeat=True), "any", name="keeper", tools=[keep])])
+    odd = ["x", {"metadata": 5}, {"messageId": 5}, {"metadata": deep | {"b": [deep] * 3}}]
+    async with (
+        running_worker(redis_url, app), open_gateway(redis_url, a2a=[A2AAgent("keeper")]) as (api, _),
+        a2a_client(f"{api.url}/a2a/keeper") as client,
+    ):  # fmt: skip
+        turns = [
+            await api.submit(f"s{number}", "Go.", agent="keeper", metadata={"a2a": one})
+            for number, one in enumerate(odd)
+        ]
+        for turn in turns:
+
+            async def waits(turn: str = turn) -> bool:
+                return (await api.get(f"/turns/{turn}"))["status"] == "suspended"
+
+            await wait_until_async(waits, 20)
+            task = await client.get_task(pb.GetTaskRequest(id=turn))
+            assert task.status.state == pb.TASK_STATE_INPUT_REQUIRED
+            assert task.status.message.parts[0].text.startswith("May keep run")
+        assert {one.id for one in (await client.list_tasks(pb.ListTasksRequest())).tasks} == {*turns}
+        for turn in turns:
+            await client.cancel_task(pb.CancelTaskRequest(id=turn))
+
+
+async def test_an_agent_of_texts_takes_answers_as_data_and_no_files_of_an_unknown_type(redis_url):
+    agent = A2AAgent("payer", input_modes=["text/plain"])
+    payer = Agent(script(tool_call("pay", amount=1), "Paid."), "any", name="payer", tools=[pay])
+    async with (
+        running_worker(redis_url, App([payer])), open_gateway(redis_url, a2a=[agent]) as (api, _),
+        a2a_client(f"{api.url}/a2a/payer") as client,
+    ):  # fmt: skip
+        for part in (pb.Part(raw=b"x"), pb.Part(url="https://example.com/a"), data_part({"a": 1})):
+            with pytest.raises(ContentTypeNotSupportedError):
+                await sent(client, said(parts=[part]))
+        task = await sent(client, said("Go."))
+        with pytest.raises(ContentTypeNotSupportedError):
+            await sent(client, said(parts=[pb.Part(raw=b"x")], task_id=task.id))
+        assert (
+            answer(await sent(client, said(parts=[data_part({"approved": True})], task_id=task.id)))
+            == "Paid."
+        )
+
+
+class SomeEvents(Access):
+    """Lets everybody in, and shows them the ends of turns alone."""
+
+    async def caller(self, request, *, stream):
+        return Caller(name="few", tenant="acme", events=frozenset({"turn_finished"}))
+
+
+async def test_a_caller_of_some_events_sees_no_updates_of_others(redis_url, tmp_path):
+    async with (
+        stand(redis_url, tmp_path, a2a=[STAGE], access=SomeEvents()) as (_, api, _),
+        a2a_client(f"{api.url}/a2a/stage", streaming=True) as client,
+    ):
+        seen = await followed(client.send_message(said("words:3")))
+        assert seen.states == ["TASK_STATE_SUBMITTED", "TASK_STATE_COMPLETED"]
+        assert (seen.pieces, seen.text[:15]) == (1, FIRST_WORDS[:15])
+
+
+class EndedSession(Access):
+    """Lets everybody in with a token of a session that has ended."""
+
+    async def caller(self, request, *, stream):
+        return Caller(name="late", tenant="acme", session="c", life="an earlier one")
+
+
+async def test_a_token_of_a_session_that_has_ended_lists_no_tasks(redis_url):
+    async with open_gateway(redis_url, a2a=[STAGE], access=EndedSession()) as (api, _):
+        for query in ("", "?contextId=c"):
+            found = await api.http.get(f"/a2a/stage/tasks{query}", headers=SPOKEN)
+            assert found.status_code == 401, query
+
+
 async def test_what_a_client_does_not_know_yet_is_ignored(redis_url, tmp_path):
     async with stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _):
         body = {"message": {**MESSAGE, "later": 1}, "more": {"a": [1]}}
         found = await api.http.post("/a2a/stage/message:send", json=body, headers=SPOKEN)
         assert found.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
         assert found.headers["content-type"] == "application/a2a+json"
-        for method, path in (("GET", "extendedAgentCard"), ("GET", "tasks/t/pushNotificationConfigs"),
-                             ("DELETE", "tasks/t/pushNotificationConfigs/c")):  # fmt: skip
+        push, card = "PUSH_NOTIFICATION_NOT_SUPPORTED", "UNSUPPORTED_OPERATION"
+        for method, path, reason in (
+            ("GET", "extendedAgentCard", card), ("GET", "tasks/t/pushNotificationConfigs", push),
+            ("POST", "tasks/t/pushNotificationConfigs", push), ("GET", "tasks/t/pushNotificationConfigs/c", push),
+            ("DELETE", "tasks/t/pushNotificationConfigs/c", push),
+        ):  # fmt: skip
             refused = await api.http.request(method, f"/a2a/stage/{path}", headers=SPOKEN)
             assert refused.status_code == 400, path
+            assert refused.json()["error"]["details"][0]["reason"] == reason, path
 
 
 async def test_a_draining_gateway_sends_blocked_callers_to_another(redis_url, tmp_path):

@@ -71,6 +71,7 @@ class Binding:
         """Answer a request whose route names the method. ``path`` are fields of what it takes."""
         self._check_version()
         asked = METHODS[method]()
+        self._methods.check_supported(method)
         if self._call.request.method in READING or path:
             _parsed(lambda: parse_params(self._call.request.query_params, asked))
         else:
@@ -105,6 +106,7 @@ class Binding:
                 raise MethodNotFoundError(f"Unknown method {method[:100]!r}.")
             self._check_version()
             asked = METHODS[method]()
+            self._methods.check_supported(method)
             _filled(asked, params)
             found = await self._called(method, asked)
         except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
@@ -140,10 +142,8 @@ class Binding:
                 seen = self._call.request.headers.get("last-event-id", "")
                 known = seen.isascii() and seen.isdigit() and len(seen) < 16
                 return await self._methods.subscribe(asked, int(seen) if known else None)
-            case "GetExtendedAgentCard":
-                return self._methods.no_card()
             case _:
-                return self._methods.no_push()
+                raise AssertionError(method)
 
     async def _json(self, error: type[JSONParseError | InvalidRequestError]) -> Any:
         """Return the body's JSON. Raises ``Refused``, and ``error`` if it is none."""

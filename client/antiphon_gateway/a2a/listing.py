@@ -68,10 +68,10 @@ async def _turns(call: Call[Any, Any], context: str) -> AsyncGenerator[TurnInfo]
 async def _handles(call: Call[Any, Any], context: str) -> AsyncGenerator[AsyncTurn]:
     if context:
         sessions = [context] if call.caller.may_use(context) else []
-        await call.check_life()
     else:
         known = call.client.sessions(tenant=call.caller.tenant, limit=MOST_LOOKED_AT)
         sessions = [one.session_id async for one in known if call.caller.may_use(one.session_id)]
+    await call.check_life()
     for session in sessions:
         try:
             async for turn in call.client.turns(session, tenant=call.caller.tenant):

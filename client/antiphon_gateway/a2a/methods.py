@@ -16,7 +16,6 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
-from google.protobuf.message import Message as Proto
 
 from antiphon.errors import (
     AlreadyDecided,
@@ -132,13 +131,12 @@ class Methods:
         first = task_of(info, self.address(info)) if updates is None else updates.task(info)
         return self._followed(turn, first, cursor, stops=False, updates=updates)
 
-    def no_push(self) -> Proto:
-        """Push notifications are not supported."""
-        raise PushNotificationNotSupportedError
-
-    def no_card(self) -> Proto:
-        """There is no extended card."""
-        raise UnsupportedOperationError("The agent has no extended card.")
+    def check_supported(self, method: str) -> None:
+        """Refuse push notifications and the extended card, whatever the request has."""
+        if method == "GetExtendedAgentCard":
+            raise UnsupportedOperationError("The agent has no extended card.")
+        if "PushNotification" in method:
+            raise PushNotificationNotSupportedError
 
     def address(self, info: TurnInfo) -> Address:
         """Return the function that makes the URL of a stored file of the turn's session."""
@@ -159,7 +157,7 @@ class Methods:
             raise InvalidParamsError("A message to an agent has the role ROLE_USER.")
         if len(message.message_id) > LONGEST_ID:
             raise InvalidParamsError(f"A messageId has at most {LONGEST_ID} characters.")
-        check_parts(message.parts, self._agent)
+        check_parts(message.parts, self._agent, answers=bool(message.task_id))
         _history(asked.configuration)
         if asked.configuration.HasField("task_push_notification_config"):
             raise PushNotificationNotSupportedError
@@ -268,7 +266,7 @@ class Methods:
 
     async def _folded(self, turn: AsyncTurn, info: TurnInfo, cursor: int) -> Updates | None:
         """Return what the events of a turn up to a cursor have made, or None if they are no longer kept."""
-        updates = Updates(turn.id, turn.session_id, self.address(info))
+        updates = self._updates(turn, info)
         events = turn.stream()
         events.until = cursor
         try:
@@ -280,12 +278,15 @@ class Methods:
             return None
         return updates
 
+    def _updates(self, turn: AsyncTurn, info: TurnInfo) -> Updates:
+        return Updates(turn.id, turn.session_id, self.address(info), self._call.caller.may_see)
+
     async def _followed(
         self, turn: AsyncTurn, first: pb.Task, after: int, *, stops: bool, updates: Updates | None = None
     ) -> AsyncGenerator[Update]:
         """Yield a task and its updates after a cursor. With ``stops`` they end where the task asks for input."""
         yield Update(pb.StreamResponse(task=first))
-        updates = updates or Updates(turn.id, turn.session_id, self.address(await turn.info()))
+        updates = updates or self._updates(turn, await turn.info())
         async with aclosing(turn.stream(after or None)) as events:
             async for event in events:
                 found = updates.of(event)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import Value
 
 from antiphon.model import File, Image, Message, Part, Refusal, Text
 from antiphon_gateway.published import A2AAgent
 
-TEXT, JSON = "text/plain", "application/json"
+TEXT, JSON, BYTES = "text/plain", "application/json", "application/octet-stream"
+DEEPEST = 25
+"""So many levels of JSON a message has: each takes three, of at most 100, in the binary form."""
+T = TypeVar("T", bound=Proto)
 Address = Callable[[str], str]
 """Returns the URL of a stored file, by its id."""
 
@@ -38,8 +42,8 @@ def _whole(value: Any) -> Any:
             return value
 
 
-def check_parts(parts: Iterable[pb.Part], agent: A2AAgent) -> None:
-    """Raise an error of the protocol unless the agent accepts parts like these."""
+def check_parts(parts: Iterable[pb.Part], agent: A2AAgent, *, answers: bool = False) -> None:
+    """Raise an error of the protocol unless the agent accepts parts like these. Answers may always be text and data."""
     found = list(parts)
     if not found:
         raise InvalidParamsError("The message has no parts: send at least one.")
@@ -47,8 +51,10 @@ def check_parts(parts: Iterable[pb.Part], agent: A2AAgent) -> None:
         kind = part.WhichOneof("content")
         if kind is None:
             raise InvalidParamsError("A part must have one of text, raw, url and data.")
-        media_type = part.media_type or {"text": TEXT, "data": JSON}.get(kind, "")
-        if media_type and not agent.accepts(media_type):
+        if answers and kind in ("text", "data"):
+            continue
+        media_type = part.media_type or {"text": TEXT, "data": JSON}.get(kind, BYTES)
+        if not agent.accepts(media_type):
             modes = ", ".join(agent.input_modes)
             raise ContentTypeNotSupportedError(f"Parts may be {modes}, not {media_type[:100]}.")
 
@@ -105,9 +111,31 @@ def _theirs(part: Part, address: Address) -> pb.Part | None:
             return None
 
 
-def data_part(value: Any) -> pb.Part:
-    """Return a part with plain data."""
-    return pb.Part(data=ParseDict(value, Value()), media_type=JSON)
+def data_parts(value: Any) -> list[pb.Part]:
+    """Return a part with plain data; none for data that the protocol cannot have, as where it is too deep."""
+    found = filled(value, Value())
+    return [] if found is None else [pb.Part(data=found, media_type=JSON)]
+
+
+def filled(value: Any, into: T) -> T | None:
+    """Return a value or a struct of the protocol with plain data, or None if it cannot have them."""
+    if _deeper(value, DEEPEST):
+        return None
+    try:
+        return ParseDict(value, into)
+    except (ParseError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    match value:
+        case dict():
+            inner = [*cast("dict[str, Any]", value).values()]
+        case list():
+            inner = cast("list[Any]", value)
+        case _:
+            return False
+    return levels == 0 or any(_deeper(one, levels - 1) for one in inner)
 
 
 def history_of(

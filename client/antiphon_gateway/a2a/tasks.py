@@ -6,19 +6,18 @@ calls, replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from a2a.types import a2a_pb2 as pb
-from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct as ProtoStruct
 
 from antiphon.events import ChildEvent, Event, decode_event
 from antiphon.model import Message, OpenCall, Status, Wait
 from antiphon.session.turn_info import TurnInfo
-from antiphon_gateway.a2a.parts import Address, data_part, history_of, theirs
+from antiphon_gateway.a2a.parts import Address, data_parts, filled, history_of, theirs
 
 ANSWER = "answer"
 METADATA = "a2a"
@@ -74,7 +73,7 @@ class Open:
         first = self.calls[0].call_id if self.calls else self.waits[0].id
         return pb.Message(
             message_id=f"{turn}.{first}", role=pb.ROLE_AGENT, task_id=turn, context_id=session,
-            parts=[pb.Part(text="\n".join(lines)), data_part(data)],
+            parts=[pb.Part(text="\n".join(lines)), *data_parts(data)],
         )  # fmt: skip
 
 
@@ -132,14 +131,21 @@ def task_of(
         first = message_id(info) or f"{turn}.0"
         said = history_of([*info.input, *info.messages], turn, session, first, address)
         task.history.extend(said if history is None else said[-history:])
-    if own := info.metadata.get(METADATA, {}).get("metadata"):
-        task.metadata.CopyFrom(ParseDict(own, ProtoStruct()))
+    if found := filled(_brought(info).get("metadata"), ProtoStruct()):
+        task.metadata.CopyFrom(found)
     return task
 
 
 def message_id(info: TurnInfo) -> str | None:
     """Return the id of the message that began a turn, if that was one of the protocol."""
-    return info.metadata.get(METADATA, {}).get("messageId")
+    found = _brought(info).get("messageId")
+    return found if isinstance(found, str) else None
+
+
+def _brought(info: TurnInfo) -> dict[str, Any]:
+    """Return what a message brought along. Turns that began otherwise may have anything under this name."""
+    found = info.metadata.get(METADATA)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _status(info: TurnInfo) -> pb.TaskStatus:
@@ -172,10 +178,15 @@ def answer_parts(messages: Sequence[Message], address: Address) -> list[pb.Part]
 
 
 class Updates:
-    """Converts the events of a turn to updates of its task. Pure: every reader gets the same ones."""
+    """Converts the events of a turn to updates of its task, for a reader to whom these types of events are ``shown``.
 
-    def __init__(self, turn: str, session: str, address: Address) -> None:
-        self._turn, self._session, self._address = turn, session, address
+    Pure: every such reader gets the same ones.
+    """
+
+    def __init__(
+        self, turn: str, session: str, address: Address, shown: Callable[[str], bool] = lambda kind: True
+    ) -> None:
+        self._turn, self._session, self._address, self._shown = turn, session, address, shown
         self.status = pb.TaskStatus(state=pb.TASK_STATE_SUBMITTED)
         self._text = ""  # of the answer, as far as it was sent
         self._answer: list[pb.Part] = []
@@ -183,9 +194,13 @@ class Updates:
 
     def of(self, event: Event) -> list[pb.StreamResponse]:
         """Return the updates that an event makes."""
+        found = self._made_by(event)
+        return found if self._shown(event.type) else []
+
+    def _made_by(self, event: Event) -> list[pb.StreamResponse]:
         match event.type:
             case "text_delta" | "refusal_delta":
-                return [self._grown(event.text)] if event.text else []
+                return [self._grown(event.text)] if event.text and self._shown(event.type) else []
             case "step_finished" | "turn_retrying":
                 self._fresh = True
                 return []
