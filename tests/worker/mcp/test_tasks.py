@@ -28,6 +28,7 @@ class Kitchen(Desk):
     def __init__(self):
         super().__init__(json=True)
         kitchen = self
+        self.task = "t1"
         self.state, self.given, self.calls, self.looks = {"status": "working"}, [], [], 0
 
         class Tasks(Extension):
@@ -40,7 +41,7 @@ class Kitchen(Desk):
                 kitchen.calls.append(params.arguments)
                 return {
                     "resultType": "task",
-                    "taskId": "t1",
+                    "taskId": kitchen.task,
                     "status": "working",
                     "pollIntervalMs": 1000,
                     "ttlMs": None,
@@ -182,6 +183,15 @@ async def test_credentials_in_the_texts_of_a_task_are_removed(redis_url):
             call = await call_of(await client.submit("s", "Go.", agent="a"))
             await close_servers()
     assert call.result == "[credentials] soup"
+
+
+async def test_a_task_whose_id_repeats_credentials_is_an_error(redis_url):
+    async with Kitchen().running() as kitchen, AsyncClient(redis_url) as client:
+        kitchen.task = TOKEN
+        async with running_worker(redis_url, app_of(kitchen, COOK, auth=lambda _: TOKEN)):
+            call = await call_of(await client.submit("s", "Go.", agent="a"))
+            await close_servers()
+    assert (call.result, call.is_error) == ("The tool repeats credentials in the id of its task.", True)
 
 
 async def test_a_server_that_cannot_be_reached_for_a_while_loses_no_task(redis_url, monkeypatch):

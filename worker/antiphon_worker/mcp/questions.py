@@ -56,6 +56,8 @@ def durable_of(context: Context) -> Durable | None:
 def noted(asked: InputRequiredResult | NewTask, credentials: Credentials) -> dict[str, Any]:
     """Return what the journal keeps of questions, or of a task that a call has begun. Raises ``ToolRaised``."""
     if isinstance(asked, NewTask):
+        if credentials.out_of(asked.task_id) != asked.task_id:
+            raise ToolRaised("The tool repeats credentials in the id of its task.")
         return {"task": asked.task_id, "poll": (asked.poll_interval_ms or 0) / 1000}
     return {"state": asked.request_state, "questions": questions_of(asked, credentials)}
 
