@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from support.source_tree import ROOT, WHEELS, modules, packages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-IMPORTED = re.compile(r'^import .*"(\..+)";$|\bimport\("(\..+)"\)', re.MULTILINE)
+IMPORTED = re.compile(r'^import .*"(\..+)";$|\bimport\("(\.[^"]+)"\)', re.MULTILINE)
 # Modules that need an extra of their own.
 A2A = ("answers", "bindings", "card", "errors", "listing", "methods", "parts", "tasks")
 OTHERS = (

@@ -154,8 +154,8 @@ class Client(Synchronous[AsyncClient]):
         The turn goes to the first queue that is set: ``queue``, the session's, that of ``agent``, of the session's
         agent, or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
         another one raises ``WrongTenant``, and a limit of the tenant ``TenantLimit``. A turn of ``priority`` ``"high"``
-        runs before others of its tenant, and ``"low"`` after them, but never out of its session's order. Also raises
-        ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
+        runs before others of its tenant, ``"low"`` after them, never out of its session's order. ``service="batch"``
+        halves its price. Also raises ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
 
         >>> first = client.submit("user-456", "Pay", agent=agent, key="payment-1", tenant="acme")
         >>> first.id == client.submit("user-456", "Pay", agent=agent, key="payment-1").id

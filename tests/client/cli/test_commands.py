@@ -572,9 +572,9 @@ def test_limits_of_a_tenant_are_set_and_shown(redis_url):
     shown = output(
         "limits", "acme", "--in-flight", "5", "--per-minute", "100", "--user-turns", "3", url=redis_url
     )
-    assert [line.split() for line in shown.splitlines()[-6:]] == [
+    assert [line.split() for line in shown.splitlines()[-7:]] == [
         ["in", "flight", "5"], ["waiting", "none"], ["per", "minute", "100"], ["user", "turns", "3"],
-        ["user", "per", "minute", "none"], ["stored", "bytes", "none"],
+        ["user", "in", "flight", "none"], ["user", "per", "minute", "none"], ["stored", "bytes", "none"],
     ]  # fmt: skip
     output("limits", "--waiting", "7", url=redis_url)
     assert "7" in output("limits", "acme", url=redis_url)
@@ -583,8 +583,8 @@ def test_limits_of_a_tenant_are_set_and_shown(redis_url):
     output("submit", "t", "Hello", "--tenant", "umbra", url=redis_url)
     listed = output("tenants", url=redis_url).splitlines()
     assert [line.split() for line in listed[1:]] == [
-        ["acme", "1", "5", "5", "7", "100", "3", "none", "none"],
-        ["umbra", "1", "0", "none", "7", "none", "none", "none", "none"],
+        ["acme", "1", "5", "5", "7", "100", "3", "none", "none", "none"],
+        ["umbra", "1", "0", "none", "7", "none", "none", "none", "none", "none"],
     ]
     shown = json.loads(output("tenants", "--json", url=redis_url).splitlines()[0])
     assert (shown["tenant"], shown["limits"]["in_flight"]) == ("acme", 5)

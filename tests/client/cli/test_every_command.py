@@ -48,6 +48,7 @@ NO_JSON = {
     "completion": "its output is a script for a shell",
     "export": "its output is lines of JSON",
     "graph": "its output is a drawing for Mermaid",
+    "mcp": "its output is a protocol in JSON",
     "worker": "its output is a log: --log-format json",
 }
 ATTACK = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\r\x00"

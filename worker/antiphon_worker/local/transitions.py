@@ -108,8 +108,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=agent,
             metadata=metadata, position=length, created=now, key=key, input=input_bytes,
         )  # fmt: skip
-        order = {"front": "1"} if priority == "front" else {"priority": priority}
-        more = {"tenant": kept.text("tenant"), **order}
+        more = {"tenant": kept.text("tenant"), "front" if priority == "front" else "priority": priority}
         turn.record.put(**{name: value for name, value in more.items() if value})
         self.sessions[session_id], self.turns[turn_id] = session, turn
         self._list(turn)
