@@ -225,7 +225,7 @@ test("with several cells, a session lives where all look for it", async () => {
   const urls = [stand.redis, stand.redis.replace("/0", "/1")];
   const clients = await Promise.all(urls.map(LIBRARIES["node-redis"].open));
   const cells = new RedisClient(clients);
-  const turns = await Promise.all(["a", "b", "c", "d", "e", "f"].map((id) => cells.submit(id, "Hello", { queue: "nobody" })));
+  const turns = await Promise.all([..."abcdefghijklmnopqrstuvwx"].map((id) => cells.submit(id, "Hello", { queue: "nobody" })));
   const here = await Promise.all(turns.map((turn) => clients[0].exists(`rq:job:${turn.id}`)));
   assert.ok(new Set(here).size === 2, "both cells have some");
   for (const turn of turns) assert.equal(await cells.turn(turn.id).status(), "submitted");
