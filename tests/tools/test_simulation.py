@@ -91,7 +91,7 @@ SABOTAGE = [
         "the answer of decide",
     ),
     ("decide", "if not soonest then resume(session, turn, now, told) end", "G5"),
-    ("include/suspended", "redis.call('HINCRBY', key_session(session), 'aside', -1)", "G12"),
+    ("include/resumed", "redis.call('HINCRBY', key_session(session), 'aside', -1)", "G12"),
     ("include/watch", "write_decision(turn, n, 'limit', json, now)", "G12"),
     (
         "schedules/advance",
