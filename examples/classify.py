@@ -31,13 +31,13 @@ classifier = Agent(
 app = App(agents=[classifier])
 
 
-def submit(client: Client, texts: Sequence[str]) -> list[str]:
-    """Submit each text once, and return the ids of the turns."""
+def submit(client: Client, texts: Sequence[str]) -> list[str | AgentError]:
+    """Submit each text once. Returns the ids of the turns; a refused text has its error in that place."""
     turns = client.submit_many(
         Submission(f"classify-{number}", text, agent="classifier", key="classify")
         for number, text in enumerate(texts)
     )
-    return [turn.id for turn in turns if not isinstance(turn, AgentError)]
+    return [turn if isinstance(turn, AgentError) else turn.id for turn in turns]
 
 
 def settle_doubts(client: Client, ask: Callable[[OpenCall], str]) -> int:
@@ -52,7 +52,8 @@ def main() -> None:
     with Client(os.environ.get("ANTIPHON_REDIS_URL", "redis://localhost:6379/0")) as client:
         match sys.argv[1:]:
             case ["submit", file]:
-                print(len(submit(client, Path(file).read_text().splitlines())), "turns")
+                turns = submit(client, Path(file).read_text().splitlines())
+                print(sum(isinstance(turn, str) for turn in turns), "turns")
             case ["doubts"]:
                 settle_doubts(client, lambda call: input(f"{call.arguments['text']}: "))
             case ["results", file]:

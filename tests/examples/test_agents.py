@@ -18,6 +18,7 @@ import httpx
 import pytest
 import standardwebhooks
 from rq import SimpleWorker
+from support.eventually import wait_until
 from support.models import ModelProcess
 from support.source_tree import ROOT
 
@@ -127,6 +128,30 @@ def test_a_batch_asks_a_person_about_each_doubtful_text_once(number, redis_url, 
         outcomes = [one.text for one in client.results(turns)]
     assert sorted(asked) == sorted(text for text in texts if text.startswith("Hmm"))
     assert outcomes == ["question" if text.startswith("Hmm") else "praise" for text in texts]
+
+
+def test_the_results_of_a_batch_are_those_of_their_texts(redis_url, processes, monkeypatch, tmp_path, capsys):
+    """Its ``main`` runs unchanged. A text that is refused has its error beside it, and moves no other result."""
+    file, path = tmp_path / "texts.txt", f"{EXAMPLES}:{ROOT / 'tests'}"
+    file.write_text("Great 0\n\nHmm 2\nGreat 3\n")
+    env = {"ANTIPHON_APP": "support.classifying:app", "PYTHONPATH": path}
+    processes.worker(redis_url, env=env).wait_for_output("takes turns")
+    with loaded(EXAMPLES / "classify.py", monkeypatch, ANTIPHON_REDIS_URL=redis_url) as classify:
+        asked: list[str] = []
+        monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or "question")
+
+        def printed(*words: str) -> list[str]:
+            monkeypatch.setattr(sys, "argv", ["classify.py", *words])
+            classify.main()
+            return capsys.readouterr().out.splitlines()
+
+        assert printed("submit", str(file)) == ["3 turns"]
+        wait_until(lambda: printed("doubts") or asked)
+        first, refused, doubtful, last = printed("results", str(file))
+    assert asked == ["Hmm 2: "]
+    assert (first, doubtful, last) == ("praise\tGreat 0", "question\tHmm 2", "praise\tGreat 3")
+    assert refused.endswith("\t")
+    assert "empty" in refused
 
 
 class Slack(httpx.AsyncBaseTransport):
