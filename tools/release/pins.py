@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from support.source_tree import ROOT
 
-EXTRAS = ("worker", "gateway", "metrics")
+EXTRAS = ("worker", "gateway", "metrics", "a2a", "mcp")
 RUN = ROOT / "deploy" / "image" / "requirements.txt"
 BUILD = ROOT / "deploy" / "image" / "build-requirements.txt"
 TOOLS = ROOT / ".venv" / "tools" / "bin"
