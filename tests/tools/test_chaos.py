@@ -164,6 +164,7 @@ async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
+    assert report.snapshots > 2 * len(chaos.conversations)
     assert report.accepted > 20
     assert report.errands["steps"] > 0
     assert report.files["read"] > 0
@@ -181,6 +182,7 @@ async def test_every_promise_holds_between_hosts_that_lose_sight_of_each_other(t
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
+    assert report.snapshots > 2 * len(chaos.conversations)
     assert report.accepted > 10
     assert report.faults["part hosts"] + report.faults["part hosts one way"] > 2
 
@@ -194,6 +196,7 @@ async def test_every_promise_holds_on_a_cluster_whose_slots_move(tmp_path):
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
+    assert report.snapshots > 2 * len(chaos.conversations)
     assert report.accepted > 10
     assert report.faults["move a slot"] + report.faults["move a slot key by key"] > 1
 
@@ -243,4 +246,5 @@ async def test_every_promise_holds_while_the_servers_clock_jumps(tmp_path):
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()
+    assert report.snapshots > 2 * len(chaos.conversations)
     assert report.accepted > 20

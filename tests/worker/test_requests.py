@@ -103,11 +103,26 @@ async def test_a_secret_in_a_message_is_removed(redis_url):
 
 
 async def test_a_request_that_cannot_be_kept_is_sent_all_the_same(redis_url, monkeypatch):
+    """Redis does not answer: the model is called once, without the request."""
+    hung, seen = asyncio.Event(), []
+
     async def hangs(*_):
-        raise TimeoutError
+        hung.set()
+        await asyncio.Event().wait()
+
+    def answer(request):
+        seen.append(request)
+        return "Yes."
 
     monkeypatch.setattr(requests, "keep_request", hangs)
-    assert await ended(redis_url, App(agents=[scripted("Yes.")], keep_requests=True), "Hello") == []
+    monkeypatch.setattr(requests, "SECONDS", 0.05)
+    app = App(agents=[scripted(answer)], keep_requests=True)
+    async with client_of(redis_url) as client, running_worker(redis_url, app):
+        turn = await client.submit("s", "Hello", agent="support")
+        assert (await turn.result(timeout=20)).text == "Yes."
+        assert await turn.requests() == []
+    assert hung.is_set()
+    assert len(seen) == 1
 
 
 async def test_a_long_request_is_listed_without_its_body(redis_url, monkeypatch):
