@@ -44,7 +44,6 @@ class Colleague(AgentExecutor):
         self.cancelled: list[str] = []
         self.let_go = asyncio.Event()
         self.elsewhere = ""
-        self.down = 0
         self.url = ""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:

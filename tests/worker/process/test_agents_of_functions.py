@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
+from support.broken_off import BrokenOff
 from support.eventually import wait_until_async
 from support.here import running_worker
 
@@ -18,8 +19,6 @@ from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context
 from antiphon_worker.app import App
 from antiphon_worker.loop.costs import Price
-from antiphon_worker.process.journal import TurnJournal
-from antiphon_worker.process.lease import Stop, StopSignal
 
 pytestmark = pytest.mark.one_server
 
@@ -252,19 +251,9 @@ async def test_code_that_asks_for_another_agent_fails_the_turn(redis_url, monkey
 async def test_a_function_that_is_broken_off_at_any_write_runs_each_agent_once(
     redis_url, monkeypatch, stored
 ):
-    append, written = TurnJournal.append, []
-
-    async def breaking(self, entries, events):
-        written.append(entries)
-        if len(written) == breaking.at and not stored:
-            raise StopSignal(Stop.DRAINED)
-        await append(self, entries, events)
-        if len(written) == breaking.at:
-            raise StopSignal(Stop.DRAINED)
-
-    monkeypatch.setattr(TurnJournal, "append", breaking)
+    writes = BrokenOff(monkeypatch, stored=stored)
     for at in count():
-        breaking.at, written[:] = at, []
+        writes.at(at)
         research = Answers()
 
         async def run(turn, research=research):
@@ -281,7 +270,7 @@ async def test_a_function_that_is_broken_off_at_any_write_runs_each_agent_once(
         ends = [one for one in events if one.type == "child_event" and one.event["type"] == "turn_finished"]
         assert sorted(one.call_id for one in ends) == ["/agent-1", "/agent-2", "/agent-4"], at
         assert len(research.model.requests) == 3
-        if len(written) < at:
+        if writes.count < at:
             break
     assert at > 6
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from redis import Redis
+from support.broken_off import BrokenOff
 from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.here import running_worker
@@ -29,8 +30,7 @@ from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.process import children as module
-from antiphon_worker.process.journal import TurnJournal
-from antiphon_worker.process.lease import Stop, StopSignal
+from antiphon_worker.process.lease import Stop
 from antiphon_worker.process.outcomes import Cancelled
 from antiphon_worker.process.publisher import TurnSink
 from antiphon_worker.process.turn import TurnAttempt
@@ -418,19 +418,9 @@ async def test_a_cancelled_child_asks_nothing_at_its_parent(redis_url):
 
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
 async def test_a_tree_broken_off_at_any_write_ends_like_one_that_never_was(redis_url, monkeypatch, stored):
-    append, written = TurnJournal.append, []
-
-    async def breaking(self, entries, events):
-        written.append(entries)
-        if len(written) == breaking.at and not stored:
-            raise StopSignal(Stop.DRAINED)
-        await append(self, entries, events)
-        if len(written) == breaking.at:
-            raise StopSignal(Stop.DRAINED)
-
-    monkeypatch.setattr(TurnJournal, "append", breaking)
+    writes = BrokenOff(monkeypatch, stored=stored)
     for at in count():
-        breaking.at, written[:] = at, []
+        writes.at(at)
         desk = Desk([ASK, ASK], "Done.")
         desk.said.entries, desk.said.repeat = [_by_results], True
         async with on_workers(desk, redis_url) as session_of:
@@ -443,7 +433,7 @@ async def test_a_tree_broken_off_at_any_write_ends_like_one_that_never_was(redis
             ("call_2", "turn_finished"), ("call_2", "turn_queued"),
         ], at  # fmt: skip
         assert len(desk.heard.requests) == 2
-        if len(written) < at:
+        if writes.count < at:
             break
     assert at > 6
 

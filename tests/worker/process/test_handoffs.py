@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
+from support.broken_off import BrokenOff
 from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.here import running_worker
@@ -33,8 +34,6 @@ from antiphon.window import Summary
 from antiphon_demo.modelserver import Behaviour, ModelServer
 from antiphon_worker import Allow
 from antiphon_worker.app import App
-from antiphon_worker.process.journal import TurnJournal
-from antiphon_worker.process.lease import Stop, StopSignal
 from antiphon_worker.providers.anthropic.provider import Anthropic
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
@@ -327,20 +326,10 @@ async def test_model_services_hand_over(kind):
 
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
 async def test_a_turn_broken_off_at_any_write_ends_like_one_that_never_was(redis_url, monkeypatch, stored):
-    append, written = TurnJournal.append, []
-
-    async def breaking(self, entries, events):
-        written.append(entries)
-        if len(written) == breaking.at and not stored:
-            raise StopSignal(Stop.DRAINED)
-        await append(self, entries, events)
-        if len(written) == breaking.at:
-            raise StopSignal(Stop.DRAINED)
-
-    monkeypatch.setattr(TurnJournal, "append", breaking)
+    writes = BrokenOff(monkeypatch, stored=stored)
     histories = []
     for at in count():
-        breaking.at, written[:] = at, []
+        writes.at(at)
         desk = Desk(
             answers=(tool_call("transfer_to_support", reason="Done."),), back=[Handoff("support", after="stay")],
         )  # fmt: skip
@@ -352,7 +341,7 @@ async def test_a_turn_broken_off_at_any_write_ends_like_one_that_never_was(redis
         handed = [(event.source, event.target) for event in events if event.type == "handoff"]
         assert handed == [("support", "billing"), ("billing", "support")], at
         assert histories[-1] == histories[0], at
-        if len(written) < at:
+        if writes.count < at:
             break
     assert len(histories) > 7  # the turn has seven writes
 
