@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.one_server, pytest.mark.nightly]
 # The scenarios about what the gateway serves. The others call tools, resources and prompts of a server of the suite's.
 SCENARIOS = [
     ("server-initialize", EARLIER), ("ping", EARLIER), ("tools-list", EARLIER), ("tools-list", MODERN),
-    ("server-session-lifecycle", EARLIER), ("server-stateless", MODERN), ("server-sse-multiple-streams", MODERN),
+    ("server-stateless", MODERN), ("server-sse-multiple-streams", MODERN),
     ("dns-rebinding-protection", EARLIER), ("dns-rebinding-protection", MODERN), ("caching", MODERN),
     ("http-header-validation", MODERN),
     ("input-required-result-unsupported-methods", MODERN), ("input-required-result-ignore-extra-params", MODERN),
@@ -31,6 +31,6 @@ async def test_the_server_conforms(redis_url, tmp_path, scenario, version):
         url = api.url.replace("127.0.0.1", "localhost")
         checks = await conformance("server", scenario, version, tmp_path, "--url", f"{url}/mcp")
     await without_watcher()
-    assert "SUCCESS" in checks.values() or scenario == "server-session-lifecycle", checks
+    assert "SUCCESS" in checks.values(), checks
     failed = {name: status for name, status in checks.items() if status.startswith("FAILURE")}
     assert {name: status for name, status in failed.items() if not any(one in status for one in ABSENT)} == {}

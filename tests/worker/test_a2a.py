@@ -6,6 +6,7 @@ import os
 from contextlib import asynccontextmanager
 
 import pytest
+from a2a.client import A2ACardResolver
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict, MessageToJson
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
 from antiphon.testing import script, tool_call
 from antiphon_gateway import A2AAgent
+from antiphon_worker.a2a import RETRIES
 from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
@@ -291,12 +293,22 @@ async def test_a_card_that_sends_callers_elsewhere_is_not_followed(redis_url):
         assert not colleague.begun
 
 
-async def test_an_agent_that_cannot_be_reached_is_an_error(redis_url):
+async def test_an_agent_that_cannot_be_reached_is_an_error(redis_url, monkeypatch):
+    asked, fetch = [], A2ACardResolver.get_agent_card
+
+    async def counted(resolver, *given, **options):
+        asked.append(resolver.base_url)
+        return await fetch(resolver, *given, **options)
+
+    monkeypatch.setattr(A2ACardResolver, "get_agent_card", counted)
     tool = RemoteAgent("http://127.0.0.1:9", name="colleague")
     async with AsyncClient(redis_url) as client, running_worker(redis_url, app_of(tool, "x")):
         [(said, is_error)] = await results(client)
-        assert is_error
-        assert "colleague" in said
+    assert is_error
+    assert "colleague: Network communication error" in said
+    assert "http://127.0.0.1:9/" in said
+    assert said.endswith("All connection attempts failed")
+    assert asked == ["http://127.0.0.1:9"] * (1 + RETRIES)
 
 
 @pytest.mark.parametrize(
