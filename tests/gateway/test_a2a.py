@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from contextlib import AsyncExitStack
 
 import pytest
@@ -18,6 +19,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 from support.a2a_clients import BINDINGS, Follower, a2a_client, answer, followed, said, sent
 from support.clients import running
+from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until_async
 from support.gateway import keys, open_gateway, stand
 from support.here import running_worker
@@ -187,15 +189,25 @@ async def test_a_message_to_a_caller_with_too_many_streams_decides_nothing(redis
         await client.cancel_task(pb.CancelTaskRequest(id=task.id))
 
 
-async def test_a_cancellation_that_takes_long_returns_the_task(redis_url, tmp_path, monkeypatch):
+async def test_a_cancellation_that_takes_long_returns_the_task(redis_url, tmp_path, processes, monkeypatch):
     monkeypatch.setattr(methods, "CANCEL_SECONDS", 0)
     async with (
-        stand(redis_url, tmp_path, a2a=[STAGE]) as (ensemble, api, _),
-        a2a_client(f"{api.url}/a2a/stage") as client,
-    ):
+        open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble,
+        open_gateway(redis_url, a2a=[STAGE]) as (api, _), a2a_client(f"{api.url}/a2a/stage") as client,
+    ):  # fmt: skip
+        ensemble.supervisor().ready()
         task = await sent(client, said("gate:g", configuration=LATER))
-        await ensemble.waits("g")
-        assert (await client.cancel_task(pb.CancelTaskRequest(id=task.id))).id == task.id
+        worker = await ensemble.waits("g")
+        signal_process(worker, signal.SIGSTOP)  # so that it does not hear of it
+        returned = await client.cancel_task(pb.CancelTaskRequest(id=task.id))
+        signal_process(worker, signal.SIGCONT)
+        assert (returned.id, returned.status.state) == (task.id, pb.TASK_STATE_WORKING)
+
+        async def cancelled():
+            found = await client.get_task(pb.GetTaskRequest(id=task.id))
+            return found.status.state == pb.TASK_STATE_CANCELED
+
+        await wait_until_async(cancelled, 20, "the task is cancelled")
 
 
 async def test_a_wrong_answer_leaves_the_task_as_it_is(redis_url, tmp_path):
