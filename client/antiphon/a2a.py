@@ -35,7 +35,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 MARGIN_SECONDS = 60.0
-"""So much longer than its own time limit a call may take, to tell the other agent that it is over."""
+"""How much longer than its time limit a call may take, so that it can cancel the task at the other agent."""
 
 
 class RemoteAgent(Tool[..., Any]):
@@ -112,5 +112,5 @@ class RemoteAgent(Tool[..., Any]):
 
 
 async def _unbound(input: str, context: Context) -> str:  # noqa: A002
-    """Run the agent."""
+    """Refuse the call: a turn calls the tool that ``bound`` returns."""
     raise ToolRaised("A remote agent runs only in a turn.")

@@ -15,6 +15,7 @@ from antiphon.model.requests import KeptRequest
 from antiphon.model.variants import Variant, VariantRun
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
+from antiphon.redis.budget_lists import BudgetPage, StoredBudget
 from antiphon.redis.budgets import AsyncBudgets
 from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
@@ -33,8 +34,9 @@ from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [
     "DEFAULT_QUEUE", "AgentRevision", "Agents", "AllEvents", "AsyncAgents", "AsyncBudgets", "AsyncClient",
-    "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Budgets", "Client", "DueTurn", "Excerpt", "Fact", "Facts",
-    "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "KeptRequest", "Promotion", "RatedTurn",
-    "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn",
-    "TenantLimits", "Variant", "VariantRun", "Webhook", "Webhooks",
+    "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "BudgetPage", "Budgets", "Client", "DueTurn", "Excerpt",
+    "Fact", "Facts", "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "KeptRequest",
+    "Promotion", "RatedTurn", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot",
+    "StoredBudget", "Submission", "SuspendedTurn", "TenantLimits", "Variant", "VariantRun", "Webhook",
+    "Webhooks",
 ]  # fmt: skip

@@ -276,7 +276,7 @@ class AgentChanged(EventBase, tag="agent_changed"):
 
     ``reason`` is why. ``revision_unavailable``: no worker has had the ``previous`` one for as long as the agent's
     ``rollout`` waits. ``promoted`` and ``rolled_back``: an operator has decided so. Without a ``revision``, the App's
-    router has chosen the ``agent``, the ``model`` or the ``queue`` of this turn; what is '' stays as it was.
+    router has chosen for this turn: it runs with this ``agent``, and ``model`` and ``queue`` are '' where they stay.
     """
 
     type: ClassVar[Literal["agent_changed"]] = "agent_changed"

@@ -874,9 +874,9 @@ class Budgets(Synchronous[AsyncBudgets]):
     def page(self, *, tenant: str | None = None, cursor: str | None = None) -> BudgetPage:
         """Read a page of all stored budgets of this scope: of each name, and of all names (``name`` is None).
 
-        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, in no order; a name may be
-        repeated while budgets change. Budgets that an App declares are not listed. Raises ``UsageError`` for a
-        ``cursor`` that no page had, and ``StoreError``.
+        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, sorted; the pages are in
+        no order. A name may be repeated while budgets change. Budgets that an App declares are not listed. Raises
+        ``UsageError`` for a ``cursor`` that no page had, and ``StoreError``.
 
         >>> page = client.budgets("tenant", None).page()
         >>> [(one.name, one.state.budget.limit) for one in page.budgets]

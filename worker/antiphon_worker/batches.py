@@ -123,6 +123,12 @@ class Batcher:
                 await self._send(batch, endpoint)
         except StoreError:
             raise
+        except (LookupError, TypeError, ValueError):
+            log.exception(
+                "batch %s: an answer of %s has another form than documented", batch.label, batch.group.provider,
+                extra={"action": "batch_failed", "batch": batch.label},
+            )  # fmt: skip
+            await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
         except AgentError as exc:
             log.warning(
                 "batch %s of %s: %s", batch.label, batch.group.provider, exc.message,
@@ -131,7 +137,7 @@ class Batcher:
             if batch.unsure and getattr(exc, "status", None) == GONE:
                 await note(
                     self._cell, batch, "again"
-                )  # whoever has deleted it has sent it: it is another batch
+                )  # the process that has deleted it sent it: it is another batch
                 return
             sent = bool(batch.service_id) and getattr(exc, "status", None) != GONE
             for_now = isinstance(exc, ProviderUnauthorized) or not isinstance(exc, ProviderError)

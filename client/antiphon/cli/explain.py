@@ -181,7 +181,8 @@ class _Teller:
                 f"It moved to the revision {event.revision} of {event.agent} ({event.reason}).", "yellow"
             )
         elif not event.reason.startswith(ROUTER_FAILED):
-            self._say(f"A router chose its {', '.join(chosen_by_router(event))}: {event.reason}", "cyan")
+            why = f": {event.reason}" if event.reason else ""
+            self._say(f"A router chose its {', '.join(chosen_by_router(event))}{why}", "cyan")
         else:
             self._say(event.reason, "yellow")
 

@@ -39,5 +39,5 @@ def _shown(one: KeptRequest) -> str:
     run = f"run {one.run}, attempt {one.attempt}"
     head = f"{what}: {one.provider}/{one.model}, {run}, {clock_time(one.at)}, {one.size:,} bytes"
     if one.body is None:
-        return f"{head}\nIt was too long to be kept."
+        return f"{head}\nIt was not kept: it, or the requests of the turn together, were too long."
     return printable(f"{head}\n{text_of(msgspec.json.format(msgspec.json.encode(one.body), indent=2))}")

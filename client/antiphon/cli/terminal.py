@@ -249,7 +249,7 @@ def _told_of_call(event: Event) -> str:
         case AgentChanged(agent=agent, revision=revision, previous=previous) if revision:
             return f"{agent}: {previous} to {revision}"
         case AgentChanged(reason=reason):
-            return f"{', '.join(chosen_by_router(event))}: {reason}"
+            return ": ".join(filter(None, (", ".join(chosen_by_router(event)), reason)))
         case ToolCallEvent(name=name, arguments=arguments):
             return f"{name} {arguments}"
         case ToolResultEvent(name=name, result=result, is_error=is_error):

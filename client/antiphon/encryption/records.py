@@ -25,7 +25,7 @@ it to others, as it does with any newer version."""
 class Form(NamedTuple):
     """How values of a kind are encrypted: as a whole JSON value, as a ``text``, or as the members of a JSON object.
 
-    Of an object, the members ``clear`` stay in plain text, ``bound`` ones are encrypted as well, so that nobody changes
+    Of an object, the members ``clear`` stay in plain text, ``bound`` ones are encrypted as well, so that no one changes
     them, and ``before`` stands before the encrypted ones. Scripts add the members ``added`` in plain text, and insert
     values of other forms as those that ``within`` names. A reader leaves out what is not text if it knows none of it.
     """

@@ -62,7 +62,7 @@ class Values:
         )
 
     def digests(self, place: str, digest: str) -> list[str]:
-        """Return the keyed hash of content: whoever has no key must not guess what it is of.
+        """Return the keyed hash of content: without a key, the content cannot be guessed from it.
 
         The first is the one to write. The others are those of earlier keys, and of before there was a key.
         """

@@ -14,8 +14,8 @@ class KeptRequest(Struct, omit_defaults=True):
     """What a model received in one call: ``body`` is the JSON that was sent, without headers.
 
     What looks like a key or a password is replaced by ``[removed]``. ``step`` is 0 for a summary of the history. ``at``
-    is the time in milliseconds since 1970, and ``size`` the length of the body in bytes. ``body`` is None if the turn's
-    requests were too long to keep all.
+    is the time in milliseconds since 1970, and ``size`` the length of the body in bytes. ``body`` is None if it was
+    longer than 1 MiB, or if the turn's requests were too long to keep them all.
     """
 
     step: int

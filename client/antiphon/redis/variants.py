@@ -43,7 +43,8 @@ async def start_variants(
                 break
         else:
             raise _unavailable(revision)
-    return started
+    ids = {run.id for run in started}
+    return [run for run in await read_variants(cell, turn_id) if run.id in ids]
 
 
 async def read_variants(cell: Cell, turn_id: TurnId) -> list[VariantRun]:

@@ -538,7 +538,7 @@ def _checked(given: Mapping[str, Any], ours: Mapping[str, Option]) -> tuple[dict
     own = [
         name
         for name in ("schema", "instructions", "max_tool_calls", "service")
-        if options.get(name) is not None
+        if options.get(name) not in (None, "standard")
     ]
     if own and if_busy == "steer":
         raise UsageError(

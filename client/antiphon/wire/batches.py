@@ -54,7 +54,7 @@ class Group(NamedTuple):
 
     @property
     def asked(self) -> tuple[object, ...]:
-        """What is asked of whom: a step stays asked for if only the key of its service is another one by now."""
+        """The group without its account: a step stays valid when only the key of its service has changed."""
         return self[:-1]
 
 

@@ -1,4 +1,4 @@
-"""Remembers the tools of MCP servers by their hashes, so that workers notice a tool that is described otherwise."""
+"""Remembers the tools of MCP servers by their hashes, so that workers notice when a tool's description has changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def changed_tools(cell: Cell, server: str, tools: Mapping[str, str]) -> li
     known = {text_of(one) for one in found[0]}
     new = {f"{digest} {name}": name for name, digest in tools.items() if f"{digest} {name}" not in known}
     if new and len(known) < MOST:
-        pipe = cell.redis.pipeline(transaction=False)
+        pipe = cell.redis.pipeline(transaction=True)
         pipe.hset(key, mapping=dict.fromkeys(new, ""))
         pipe.expire(key, LASTS_S)
         await asked(pipe.execute())

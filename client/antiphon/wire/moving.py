@@ -49,7 +49,7 @@ return found
 
 
 class Found(NamedTuple):
-    """A key of the source, where its copy is, and what `MARKS` returns of it."""
+    """A key of the source, where its copy is, and what `MARKS` returns for the key."""
 
     key: bytes
     place: bytes
@@ -153,7 +153,7 @@ class Mover:
                 return
         raise StoreUnavailable(
             f"A pass over the keys takes {seconds:.1f} s, and writes may be paused for {self._pause:g} s only. "
-            f"Nothing was switched: run the command again with --pause {seconds * 3:.0f}."
+            f"Nothing was switched: run the command again with --pause {seconds * 3:.0f}, or while less changes."
         )
 
     async def _switch(self) -> None:
@@ -354,7 +354,10 @@ def _portions(found: Sequence[Found]) -> Iterator[list[Found]]:
 
 
 async def keys_of_cell(cell: Cell) -> AsyncIterator[list[bytes]]:
-    """Go over the keys of a cell that move with it, each at least once. Its workers note themselves again."""
+    """Go over the keys of a cell that move with it, each at least once.
+
+    The keys of workers are left out: workers register again.
+    """
     keys = cell.keys
     left_out = {keys.of(kind).encode() for kind in NOT_COPIED} | {keys.of_rq("rq_queues").encode()}
     workers = keys.of_rq("rq_worker", "").encode(), keys.of_rq("rq_workers").encode()

@@ -254,3 +254,34 @@ async def test_nothing_is_left_of_a_batch_that_is_over(cell):
     assert await note(cell, batch, "over")
     assert not await note(cell, batch, "over")
     assert [key async for key in cell.redis.scan_iter(match=f"{cell.keys.prefix}:batch*")] == []
+
+
+async def test_a_call_that_is_repeated_returns_the_batch_that_it_made(cell):
+    """And no steps of another batch with it."""
+    for number in range(4):
+        await asked(cell, f"t{number}", f"s{number}", f"step-{number}", size=2)
+    await asked(cell, "other", "o", "step-o", group=Group("openai", "/responses", "other"))
+    await cell.wait(60_000)
+    first, again = await taken(cell, "label", size=2), await taken(cell, "label", size=2)
+    assert (again.group, again.steps) == (first.group, first.steps) == (GROUP, ["step-0", "step-1"])
+    assert again.fence > first.fence
+    assert (await taken(cell, "next", size=2)).steps == ["step-2", "step-3"]
+
+
+async def test_a_step_that_is_left_twice_is_told_to_be_sent_twice(cell):
+    """Else what it may cost would not count."""
+    await asked(cell, seconds=0.0)
+    batch = await taken(cell)
+    assert await note(cell, batch, "sent", service_id="b", seconds=0.0)
+    assert [await leave(cell, "step-1", GROUP) for _ in range(2)] == [True, True]
+    assert await deliver(cell, "step-1", answer='"late"') == "GONE"
+    assert (await taken(cell)).steps == []
+
+
+async def test_a_batch_lasts_as_long_as_it_is_looked_at(cell):
+    await asked(cell, seconds=0.0)
+    for _ in range(3):
+        batch = await taken(cell)
+        assert batch.steps == ["step-1"]
+        assert await note(cell, batch, "later", seconds=KEPT_MS / 2000)
+        await cell.wait(KEPT_MS // 2)

@@ -279,12 +279,15 @@ async def test_two_apps_that_both_lack_it_ask_each_other_nothing(ensemble):
             await tools.result(20)
 
 
-async def test_a_record_that_promises_too_much_makes_no_loop(ensemble):
+async def test_a_record_that_promises_too_much_makes_no_loop(ensemble, monkeypatch):
     """Each App looks at the turn once; then it stands in the queue for a worker that has what it needs."""
-    async with worker_with(ensemble, "baker"), worker_with(ensemble, "brewer") as liar:
-        redis = ensemble.client.connections.cell_of_session("s").redis
-        parts = AppParts("ant", agents=["smith"], more=True)
-        await redis.hset(f"rq:worker:{liar.name}", FIELD, parts.encoded())
+    truth, promised = AppParts.encoded, AppParts("ant", agents=["smith"], more=True)
+
+    def lie(own):
+        return truth(promised if own.agents == ["brewer"] else own)
+
+    monkeypatch.setattr(AppParts, "encoded", lie)
+    async with worker_with(ensemble, "baker"), worker_with(ensemble, "brewer"):
         turn = await ensemble.submit("s", "Hello", agent="smith")
         await ensemble.seen("s", "turn_retrying", times=2)
         for _ in range(3):  # claims, which pass it

@@ -1,5 +1,5 @@
 -- Keep the request of a model step until it is sent in a batch, with others of its `group`: after `collect_ms`, or at once where there are
--- `size` of them. Nobody can guess the step's `id`. `wait` is what its turn will wait for. A repetition changes nothing.
+-- `size` of them. The step's `id` cannot be guessed. `wait` is what its turn will wait for. A repetition changes nothing.
 -- The first write is an HSET, which is refused at full memory.
 -- @args session turn fence id wait group body collect_ms size keep_ms
 -- -> COLLECTED             (also for a repetition)

@@ -1,5 +1,5 @@
 -- Note what became of a batch: it was `sent` as `service_id`, is `running`, is looked at `later`, is sent `again` because the service has run
--- none of it, or is `over`. It is due again in `ms`. Once it is running, its requests go. The first write is a ZADD or, where it is over, a ZREM.
+-- no step, or is `over`. It is due again in `ms`. Once it is running, its requests go. The first write is a ZADD or, where it is over, a ZREM.
 -- @args label fence what service_id ms
 -- -> OK
 -- -> SUPERSEDED            another worker holds the batch, or it is over
@@ -16,8 +16,7 @@ redis.call('ZADD', key_batches(), now_ms() + ms, label)
 for _, id in ipairs(steps) do redis.call('HDEL', key_batch_step(id), 'body') end
 if what == 'sent' then
   redis.call('HSET', key_batch(label), 'service_id', service_id)
-elseif what == 'again' then
-  redis.call('HDEL', key_batch(label), 'service_id')
+elseif what == 'again' and redis.call('HDEL', key_batch(label), 'service_id') == 1 then
   redis.call('HSET', key_batch(label), 'takes', 0)
   redis.call('HINCRBY', key_batch(label), 'round', 1)
 end

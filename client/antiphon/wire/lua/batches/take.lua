@@ -1,8 +1,7 @@
 -- Take a batch that is due: one that is to be looked at, or that its worker has not sent. Otherwise make one, `label`, of steps that are due,
--- without those whose turns have ended. For `lease_ms` no other worker takes it. A call that is repeated after a lost answer
--- takes another one; the first is due again when its lease is over. Only batches of these `accounts` are taken: each is
--- a provider, with a space and the account of the group if that has one.
--- Steps whose turns have ended are left out.
+-- without those whose turns have ended. For `lease_ms` no other worker takes it. A repetition returns the batch that the call made;
+-- an older one that it took is due again when its lease is over. Only batches of these `accounts` are taken: each is
+-- a provider, with a space and the account of the group if that has one. A batch and its steps stay for `keep_ms` after they were taken.
 -- @args label lease_ms size most_bytes keep_ms accounts...
 -- -> NONE, more            `more`: 1 if something will be due
 -- -> TAKEN, label, fence, fields, steps
@@ -28,6 +27,7 @@ end
 
 local function taken(name)
   local fence = redis.call('INCR', key_fence())
+  for _, key in ipairs({key_batch(name), key_batch_steps(name), key_batches()}) do redis.call('PEXPIRE', key, keep_ms) end
   redis.call('ZADD', key_batches(), now + lease_ms, name)
   redis.call('HSET', key_batch(name), 'fence', fence)
   redis.call('HINCRBY', key_batch(name), 'takes', 1)
@@ -44,7 +44,6 @@ local function made(group)
     if waiting_turn(id) then
       count, bytes = count + 1, bytes + more
       redis.call('RPUSH', key_batch_steps(label), id)
-      redis.call('PEXPIRE', key_batch_step(id), keep_ms)
     else
       redis.call('DEL', key_batch_step(id))
     end
@@ -54,9 +53,11 @@ local function made(group)
   if count == 0 then return false end
   redis.call('HSET', key_batch(label), 'group', group, 'created', now, 'count', count)
   redis.call('ZADD', key_batches(), now, label)
-  for _, key in ipairs({key_batch(label), key_batch_steps(label), key_batches()}) do redis.call('PEXPIRE', key, keep_ms) end
   return true
 end
+
+local made_before = redis.call('HGET', key_batch(label), 'group')
+if made_before and is_known(made_before) then return taken(label) end
 
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_batches(), '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
   local group = redis.call('HGET', key_batch(name), 'group')

@@ -15,7 +15,7 @@ local function first_in_line(share)
   return turn, queue
 end
 
--- A turn has left a line, and `joins` the tenant's line or `enters` its queue. What has become of it meanwhile counts: one
+-- A turn has left a line, and `joins` the tenant's line or `enters` its queue. The turn may have changed since: one
 -- that was cancelled with RQ's tools is left to the reaper, which is due at once.
 local function go_on(turn, now, how)
   local session, status = unpack(redis.call('HMGET', key_turn(turn), 'session', 'status'))

@@ -36,7 +36,7 @@ local function requeue(session, turn, now, behind, again)
   redis.call('HSET', key_turn(turn), 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1)
   redis.call('HDEL', key_turn(turn), 'cancel', 'error', 'error_code', 'done', 'given_back', 'first_seq', 'last_seq', 'started_at', 'ended_at',
     'retry_at', 'response', 'failing', 'keep', 'place', 'journal', 'service', 'steers', 'steered_into', 'session_usage', 'own_usage', 'lacking',
-    'waited', 'offered_at', 'app', 'front', 'revision', 'begun', 'missed_at', 'answering', 'feedback', 'score', 'rated_at')
+    'waited', 'offered_at', 'app', 'front', 'revision', 'begun', 'missed_at', 'answering', 'route', 'routed', 'feedback', 'score', 'rated_at')
   for entry in string.gmatch(redis.call('HGET', key_turn(turn), 'steered') or '', '[^\n]+') do
     redis.call('RPUSH', key_journal(turn), entry) -- what its earlier runs were steered with belongs to its input
   end

@@ -98,7 +98,7 @@ local function count_in_flight(tenant, turn, status, queued_at)
   redis.pcall('ZADD', key_tenant(tenant), 'XX', (status == 'queued' or status == 'running') and -at or at, turn)
 end
 
--- How long the record of a turn stays after its end, and how many fields a new one is written with.
+-- How long RQ's record of a turn stays after its end, and how many fields a new one is written with.
 local KEPT, RECORD_FIELDS = {finished = KEEP_JOB_SECONDS, cancelled = KEEP_JOB_SECONDS, failed = KEEP_TURN_SECONDS}, 14
 
 -- Returns what `viewed` does; `f` is that, as it was before, if the caller has read it. A turn that is new to RQ has `f.new`.
