@@ -197,7 +197,7 @@ class Batcher:
             case "running":
                 if not batch.steps:
                     with suppress(ProviderError):
-                        await endpoint.cancel(batch.sent_as)  # nobody waits for it any more
+                        await endpoint.cancel(batch.sent_as)  # no turn waits for it any more
                 await note(self._cell, batch, "running", seconds=self._settings.batch_poll)
 
     async def _deliver(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
@@ -208,9 +208,8 @@ class Batcher:
                 left.discard(answer.id)
                 text = answer.body.decode("utf-8", "replace")
                 done &= await deliver(self._cell, answer.id, answer=text, error=answer.error) != "LATER"
-        if batch.unsure and len(left) == len(
-            batch.steps
-        ):  # it is another batch, or nobody waits for this one
+        if batch.unsure and len(left) == len(batch.steps):
+            # It is another batch, or no turn waits for this one.
             await note(self._cell, batch, "again" if left else "over")
             return
         done &= await self._refuse(left, state.error or "The batch has no answer to it.")

@@ -26,7 +26,7 @@ async def keep_variant(cell: Cell, record: TurnRecord, run: VariantRun, *, tell:
     ):
         case [b"KEPT"]:
             return True
-        case [b"NOBODY"]:
+        case [b"NOT_LISTENING"]:
             return False
         case [b"FULL"]:
             raise UsageError(f"The turn has {MOST} variants, and cannot have more.")

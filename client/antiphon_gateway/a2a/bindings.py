@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from antiphon.errors import AgentError
 from antiphon_gateway.a2a.card import VERSION, card_of, written_card
-from antiphon_gateway.a2a.errors import Told, rpc_error
+from antiphon_gateway.a2a.errors import ErrorBody, rpc_error
 from antiphon_gateway.a2a.methods import Methods, Update
 from antiphon_gateway.http.operations import Call, read_bytes, unpacked
 from antiphon_gateway.published import A2AAgent
@@ -81,7 +81,7 @@ class Binding:
         found = await self._called(method, asked)
         if not isinstance(found, Proto):
             return self._call.stream(
-                cast("Any", found), _frames(found, lambda update: update, lambda told: told.rest())
+                cast("Any", found), _frames(found, lambda update: update, lambda body: body.rest())
             )
         return Response(
             msgspec.json.encode(_written(found, asked)), headers={"cache-control": "no-store"},
@@ -118,7 +118,7 @@ class Binding:
 
         if not isinstance(found, Proto):
             return self._call.stream(
-                cast("Any", found), _frames(found, wrapped, lambda told: told.rpc(request_id))
+                cast("Any", found), _frames(found, wrapped, lambda body: body.rpc(request_id))
             )
         body = msgspec.json.encode(wrapped(_written(found, asked)))
         return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
@@ -202,7 +202,7 @@ def _written(found: Proto, asked: Any) -> dict[str, Any]:
 
 
 async def _frames(
-    updates: AsyncGenerator[Update], wrap: Callable[[Any], Any], refused: Callable[[Told], Any]
+    updates: AsyncGenerator[Update], wrap: Callable[[Any], Any], refused: Callable[[ErrorBody], Any]
 ) -> AsyncGenerator[bytes]:
     """Yield updates as server-sent events. An error that another try may mend ends the stream without a word."""
     try:
@@ -211,4 +211,4 @@ async def _frames(
             yield b"%bdata: %b\n\n" % (place, msgspec.json.encode(wrap(MessageToDict(one.value))))
     except AgentError as exc:
         if not exc.retryable:
-            yield b"data: %b\n\n" % msgspec.json.encode(refused(Told(exc)))
+            yield b"data: %b\n\n" % msgspec.json.encode(refused(ErrorBody(exc)))

@@ -28,7 +28,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-class Told:
+class ErrorBody:
     """An error in the words of the protocol, however it came about."""
 
     def __init__(self, error: Exception) -> None:
@@ -60,19 +60,19 @@ class Told:
 
 def rpc_error(error: Exception, request_id: Any = None) -> Response:
     """Return the response of JSON-RPC for an error."""
-    told = Told(error)
-    outside = isinstance(error, Refused) or (told.status in OUTSIDE and not isinstance(error, A2AError))
-    status = told.status if outside else 200
+    body = ErrorBody(error)
+    outside = isinstance(error, Refused) or (body.status in OUTSIDE and not isinstance(error, A2AError))
+    status = body.status if outside else 200
     return Response(
-        msgspec.json.encode(told.rpc(request_id)), status, told.headers, media_type="application/json"
+        msgspec.json.encode(body.rpc(request_id)), status, body.headers, media_type="application/json"
     )
 
 
 def rest_error(error: Exception) -> Response:
     """Return the response of HTTP+JSON for an error."""
-    told = Told(error)
+    body = ErrorBody(error)
     return Response(
-        msgspec.json.encode(told.rest()), told.status, told.headers, media_type="application/json"
+        msgspec.json.encode(body.rest()), body.status, body.headers, media_type="application/json"
     )
 
 

@@ -207,8 +207,8 @@ class Updates:
             case "turn_started" | "turn_resumed":
                 return self._working(event)
             case "tool_progress" if event.text:
-                told = _sentence(self._turn, self._session, str(event.seq), event.text)
-                return [self._changed(event, pb.TASK_STATE_WORKING, told)]
+                message = _sentence(self._turn, self._session, str(event.seq), event.text)
+                return [self._changed(event, pb.TASK_STATE_WORKING, message)]
             case "turn_suspended" | "turn_sleeping":
                 return self._asked(event, Open(getattr(event, "calls", ()), event.waits))
             case "child_event":
@@ -216,8 +216,8 @@ class Updates:
             case "turn_finished":
                 return [*self._whole(event), self._changed(event, pb.TASK_STATE_COMPLETED)]
             case "turn_failed":
-                told = _sentence(self._turn, self._session, "error", event.user_message, event.code)
-                return [self._changed(event, pb.TASK_STATE_FAILED, told)]
+                message = _sentence(self._turn, self._session, "error", event.user_message, event.code)
+                return [self._changed(event, pb.TASK_STATE_FAILED, message)]
             case "turn_cancelled":
                 return [self._changed(event, pb.TASK_STATE_CANCELED)]
             case _:

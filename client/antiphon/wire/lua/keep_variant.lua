@@ -3,7 +3,7 @@
 -- @args turn id variant most lasts_ms worker tell
 -- -> KEPT
 -- -> FULL                  the turn has `most` variants
--- -> NOBODY                the worker does not listen
+-- -> NOT_LISTENING                the worker does not listen
 -- -> TURN_NOT_FOUND        also for a deleted one
 -- @include
 local f = redis.call('HMGET', key_turn(turn), 'session', 'deleted')
@@ -14,7 +14,7 @@ if known and tell ~= '' then return {'KEPT'} end
 if not known and redis.call('HLEN', key) >= tonumber(most) then return {'FULL'} end
 if tell ~= '' then
   local command = '{"command":"variant","turn_id":"' .. turn .. '","job_id":"' .. id .. '"}'
-  if redis.call('PUBLISH', key_control(worker), command) == 0 then return {'NOBODY'} end
+  if redis.call('PUBLISH', key_control(worker), command) == 0 then return {'NOT_LISTENING'} end
 end
 redis.call('HSET', key, id, variant)
 local left_ms = redis.call('PTTL', key_turn(turn))

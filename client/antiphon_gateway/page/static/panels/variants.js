@@ -6,7 +6,7 @@ import { count, line, many, money } from "../showing/format.js";
 
 const AGAIN_MS = 1500;
 const NOT_SEEN = "Only keys with the right admin may replay turns.";
-const TOLD = { running: "Running", lost: "Lost: its worker has stopped." };
+const STATES = { running: "Running", lost: "Lost: its worker has stopped." };
 
 export class Panel {
   constructor(turn) {
@@ -54,7 +54,7 @@ function sideOf(run, recorded) {
   const first = Array.from({ length: Math.max(steps.length, recorded.length) }, (_, place) => place).find((place) => steps[place] !== recorded[place]);
   const { input_tokens: read = 0, output_tokens: written = 0, cost } = variant?.usage ?? {};
   const facts = variant && [variant.error, first === undefined ? "no difference" : `differs in call ${first + 1}`, many(steps.length, "call"), `${count(read + written)} tokens`, typeof cost === "number" && money(cost), `${(variant.seconds ?? 0).toFixed(2)} s`];
-  return { id: run.id, title: line([`${run.agent}@${run.revision}`, variant?.model || run.model, run.system && "another prompt"]), steps, first, facts: facts ? line(facts) : TOLD[run.status ?? "running"] };
+  return { id: run.id, title: line([`${run.agent}@${run.revision}`, variant?.model || run.model, run.system && "another prompt"]), steps, first, facts: facts ? line(facts) : STATES[run.status ?? "running"] };
 }
 
 class Side {
