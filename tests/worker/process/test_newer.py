@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import pytest
 from support.ensemble import open_ensemble
@@ -286,7 +287,8 @@ async def test_a_record_that_promises_too_much_makes_no_loop(ensemble, monkeypat
     def lie(own):
         return truth(promised if own.agents == ["brewer"] else own)
 
-    monkeypatch.setattr(AppParts, "encoded", lie)
+    monkeypatch.setattr(AppParts, "encoded", lie)  # in its record, and not in what it knows of itself
+    monkeypatch.setattr(AppParts, "digest", lambda own: sha256(truth(own)).hexdigest()[:10])
     async with worker_with(ensemble, "baker"), worker_with(ensemble, "brewer"):
         turn = await ensemble.submit("s", "Hello", agent="smith")
         await ensemble.seen("s", "turn_retrying", times=2)
