@@ -741,9 +741,12 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
     operation.call(
         "PUT", "/budgets/tenant?name=acme", {"budgets": [{"cost": 5}, {"tokens": 100, "per": "month"}]}
     )
+    for number in range(60):  # more than a page of the list
+        operation.call("PUT", f"/budgets/user?tenant=acme&name=u{number}", {"budgets": [{"tokens": 7}]})
     assert page.run(READ_ABOUT, "budgets") == []
     page.find("#overview details:last-child summary").click()
     page.shows("#overview", "acme", "$5.00 per day", "100 tokens per month", "$0.00 (0 %)")
+    page.shows("#overview", *(f"acme / u{number}" for number in range(60)))
     operation.call("PUT", "/budgets/tenant?name=acme", {"budgets": None})
     page.shows("#filters", "Failed 3")
     page.run("const one = document.querySelector('select[aria-label=Error]');"

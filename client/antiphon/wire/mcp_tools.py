@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
 from antiphon.text import text_of
@@ -14,22 +14,20 @@ MOST = 10_000
 """So many hashes of one server are remembered: it may describe its tools differently to each user."""
 
 
-async def changed_tools(cell: Cell, server: str, tools: Mapping[str, str]) -> list[str]:
-    """Remember the hashes of a server's tools. Return the tools that were known, and never with this hash.
-
-    Raises ``StoreError``.
-    """
+async def known_tools(cell: Cell, server: str) -> set[str]:
+    """Return the hashes of a server's tools that are remembered, each with the name after it. Raises ``StoreError``."""
     key = cell.keys.mcp_tools(server)
     pipe = cell.redis.pipeline(transaction=False)
     pipe.hkeys(key)
     pipe.expire(key, LASTS_S)
     found: list[Any] = await asked(pipe.execute())
-    known = {text_of(one) for one in found[0]}
-    new = {f"{digest} {name}": name for name, digest in tools.items() if f"{digest} {name}" not in known}
-    if new and len(known) < MOST:
-        pipe = cell.redis.pipeline(transaction=True)
-        pipe.hset(key, mapping=dict.fromkeys(new, ""))
-        pipe.expire(key, LASTS_S)
-        await asked(pipe.execute())
-    names = {one.partition(" ")[2] for one in known}
-    return sorted(name for name in new.values() if name in names)
+    return {text_of(one) for one in found[0]}
+
+
+async def remember_tools(cell: Cell, server: str, tools: Collection[str]) -> None:
+    """Remember hashes of a server's tools, as ``known_tools`` returns them. Raises ``StoreError``."""
+    key = cell.keys.mcp_tools(server)
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.hset(key, mapping=dict.fromkeys(tools, ""))
+    pipe.expire(key, LASTS_S)
+    await asked(pipe.execute())

@@ -13,11 +13,12 @@ from support.revisions import client_of
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
-from antiphon.errors import UsageError
+from antiphon.errors import StoreUnavailable, UsageError
 from antiphon.testing import script, tool_call
 from antiphon.wire.lists.agents import advertised
 from antiphon_gateway import Access
 from antiphon_worker.app import App
+from antiphon_worker.process import variants
 
 pytestmark = pytest.mark.one_server
 
@@ -148,6 +149,24 @@ async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_l
             await turn.replay("support@new")
             await asked.wait()
         assert sorted(one.status for one in await turn.variants()) == ["finished", "lost"]
+
+
+async def test_a_variant_is_kept_as_soon_as_redis_answers_again(redis_url, monkeypatch):
+    kept, fails = variants.keep_variant, iter([True, True])
+
+    async def keep(*args, **options):
+        if next(fails, False):
+            raise StoreUnavailable("Redis does not answer.")
+        return await kept(*args, **options)
+
+    monkeypatch.setattr(variants, "keep_variant", keep)
+    monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.01)
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        async with serving(client, redis_url, app("new", "Done.")):
+            await turn.replay("support@new")
+            [one] = await finished(turn)
+    assert (one.variant.text, next(fails, None)) == ("Done.", None)
 
 
 async def test_only_an_ended_turn_of_a_known_revision_is_replayed(redis_url):

@@ -76,7 +76,7 @@ BUDGETS_REACHED = Counter(
 )  # fmt: skip
 TOOLS_CHANGED = Counter(
     "antiphon_mcp_tools_changed",
-    "Tools that an MCP server describes otherwise than before",
+    "Changes to the descriptions and schemas of an MCP server's tools",
     ["server", "cell"],
 )
 REDIS = Histogram("antiphon_redis_seconds", "Round trips to Redis", ["command", "cell"], buckets=_SHORT)

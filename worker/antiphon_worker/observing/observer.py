@@ -48,7 +48,7 @@ class Observer(Protocol):
         ...
 
     def tool_changed(self, server: str) -> None:
-        """See that an MCP server describes a tool otherwise than before."""
+        """See that an MCP server has changed the description or schema of a tool."""
         ...
 
 

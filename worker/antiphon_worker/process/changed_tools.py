@@ -1,4 +1,4 @@
-"""Reports tools of MCP servers that are described otherwise than before: a server may try to persuade models."""
+"""Reports when an MCP server changes the description of a tool, which could be meant to persuade models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from antiphon.errors import StoreError
 from antiphon.mcp import MCP
 from antiphon.redis.cells import Cells
-from antiphon.wire.mcp_tools import changed_tools
+from antiphon.wire.mcp_tools import MOST, known_tools, remember_tools
 from antiphon_worker.observing.observer import Observer
 
 if TYPE_CHECKING:
@@ -25,19 +25,30 @@ class ChangedTools:
         self._cells, self._observer = cells, observer
 
     async def note(self, server: MCP, tools: Sequence[RemoteTool]) -> bool:
-        """Report the tools that have changed, and remember them. Returns False if Redis does not answer."""
+        """Report the tools that have changed, and then remember them. Returns False if Redis does not answer.
+
+        A worker that dies in between leaves the report to the next one.
+        """
         cell = self._cells.of_session(server.place)
         if cell.redis is None:  # pyright: ignore[reportUnnecessaryComparison] - turns of this process alone
             return True
+        tools_by_hash = {f"{one.digest} {one.remote}": one.remote for one in tools}
         try:
-            changed = await changed_tools(cell, server.place, {one.remote: one.digest for one in tools})
+            known = await known_tools(cell, server.place)
+            new = tools_by_hash.keys() - known
+            names = {one.partition(" ")[2] for one in known}
+            for name in sorted({tools_by_hash[one] for one in new} & names):
+                self._report(server, name[:100])
+            if new and len(known) < MOST:
+                await remember_tools(cell, server.place, new)
         except StoreError:
             return False
-        for name in changed:
-            log.warning(
-                "the MCP server %s describes its tool %s otherwise than before", server.name, name[:100],
-                extra={"action": "mcp_tool_changed", "server": server.name, "tool": name[:100]},
-            )  # fmt: skip
-            if self._observer is not None:
-                self._observer.tool_changed(server.name)
         return True
+
+    def _report(self, server: MCP, tool: str) -> None:
+        log.warning(
+            "the MCP server %s has changed the description or schema of its tool %s", server.name, tool,
+            extra={"action": "mcp_tool_changed", "server": server.name, "tool": tool},
+        )  # fmt: skip
+        if self._observer is not None:
+            self._observer.tool_changed(server.name)

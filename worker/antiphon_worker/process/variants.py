@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from antiphon.errors import AgentError, RevisionUnavailable
+from antiphon.errors import AgentError, RevisionUnavailable, StoreError
 from antiphon.input.ids import TurnId
 from antiphon.model.variants import Variant, VariantRun
 from antiphon.redis.recording import record_turn
+from antiphon.telemetry import log_fault
 from antiphon.wire.cell import Cell
+from antiphon.wire.records import TurnRecord
 from antiphon.wire.variants import keep_variant, variants_of
 from antiphon_worker.app import App
 
@@ -17,6 +19,7 @@ log = logging.getLogger("antiphon.variants")
 
 AT_ONCE = 4
 SECONDS = 600.0
+AGAIN_SECONDS = 1.0
 
 
 class Variants:
@@ -50,12 +53,23 @@ class Variants:
                 for run in asked:
                     if run.status == "running":
                         run.variant, run.status = await self._variant(turn_id, run), "finished"
-                        await keep_variant(self._cell, record, run)
+                        await self._keep(record, run)
             except AgentError as exc:
                 log.warning(
                     "variant %s of turn %s could not be run: %s", variant_id, turn_id, exc,
                     extra={"action": "variant_failed", "turn": turn_id},
                 )  # fmt: skip
+
+    async def _keep(self, record: TurnRecord, run: VariantRun) -> None:
+        """Keep a variant that has ended, which was paid for: while Redis does not answer, try again."""
+        while True:
+            try:
+                await keep_variant(self._cell, record, run)
+                return
+            except StoreError as exc:
+                if not exc.retryable:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _variant(self, turn_id: TurnId, run: VariantRun) -> Variant:
         """Run one, whatever happens in it."""
@@ -67,7 +81,7 @@ class Variants:
         except TimeoutError:
             return Variant(run.model or "", error=f"It did not end within {SECONDS:g} s.")
         except Exception as exc:
-            log.debug("variant %s failed", run.id, exc_info=exc)
+            log_fault(log, exc, "variant %s failed", run.id, action="variant_failed")
             return Variant(run.model or "", error=f"internal_error: {type(exc).__name__}")
 
     async def _made(self, turn_id: TurnId, run: VariantRun) -> Variant:

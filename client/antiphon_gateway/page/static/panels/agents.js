@@ -1,19 +1,13 @@
 /** The agents of the workers with their revisions, and the figures of each. */
 
 import { count } from "../showing/format.js";
-import { Table } from "../showing/table.js";
+import { PagedTable } from "../showing/paged_table.js";
 
 const AGAIN_MS = 10_000; // between two looks, for which the gateway reads all unfinished turns
 
-export class Panel {
-  #read = 0;
-  #table = new Table("agents", "Agents", "No worker has agents of its own.", (one) => `${one.agent}@${one.revision}`, cells);
-  node = this.#table.node;
-
-  async read() {
-    if (Date.now() - this.#read < AGAIN_MS) return undefined;
-    this.#read = Date.now();
-    return this.#table.read();
+export class Panel extends PagedTable {
+  constructor() {
+    super(AGAIN_MS, "agents", "Agents", "No worker has agents of its own.", (one) => `${one.agent}@${one.revision}`, cells);
   }
 }
 

@@ -1,19 +1,13 @@
 /** The stored budgets of tenants, agents, users and sessions, and how much of each is used. */
 
 import { clock, count, money } from "../showing/format.js";
-import { Table } from "../showing/table.js";
+import { PagedTable } from "../showing/paged_table.js";
 
 const AGAIN_MS = 5000; // between two looks
 
-export class Panel {
-  #read = 0;
-  #table = new Table("budgets", "Budgets", "No budgets are stored.", keyOf, cells);
-  node = this.#table.node;
-
-  async read() {
-    if (Date.now() - this.#read < AGAIN_MS) return undefined;
-    this.#read = Date.now();
-    return this.#table.read();
+export class Panel extends PagedTable {
+  constructor() {
+    super(AGAIN_MS, "budgets", "Budgets", "No budgets are stored.", keyOf, cells);
   }
 }
 

@@ -19,6 +19,8 @@ export class Folded {
   }
 
   async refresh() {
-    if (this.node.open) show(this.node, (await (await this.made()).read()) !== null);
+    if (!this.node.open) return;
+    const found = await (await this.made()).read();
+    if (found !== undefined) show(this.node, found !== null);
   }
 }

@@ -17,9 +17,13 @@ export class Table {
   /** Read and show it. Returns null if this key may not see it. */
   async read() {
     const answer = await allowed(`/${this.name}`);
-    show(this.node, answer !== null);
-    if (answer === null) return null;
-    const items = answer[this.name];
+    return this.take(answer && answer[this.name]);
+  }
+
+  /** Show these items, or nothing for null. Returns them. */
+  take(items) {
+    show(this.node, items !== null);
+    if (items === null) return null;
     if (items.length && !this.head.firstChild) this.head.append(...Object.keys(this.cellsOf(items[0])).map((name) => h("th", { scope: "col" }, name)));
     this.panel.update(items, this.keyOf, () => new TableRow(this.cellsOf));
     return items;
