@@ -118,7 +118,7 @@ async def test_the_commands_record_test_and_replay_a_session(redis_url, tmp_path
     assert msgspec.json.decode(file.read_bytes(), type=SessionRecording).session_id == "s"
     for flags in (("--session", "s"), (str(file),)):
         told = await run("replay", *flags, "--agent", "shop:support")
-        assert told.count("recorded ") == 3
+        assert (told.count("recorded "), told.count("turn ")) == (3, 3)
         assert "You said: Which colour has the door?" in told
     lines = (await run("replay", "--session", "s", "--agent", "shop:support", "--json")).splitlines()
     assert [json.loads(line)["text"] for line in lines] == [f"You said: {text}" for text in TEXTS]

@@ -267,7 +267,7 @@ def test_variants_of_a_turn_are_started_and_shown_beside_it(operation):
     page.shows("article footer", "2 steps")
     assert page.run(READ_ABOUT, "variants") == []
     page.run("document.querySelector('article .again').open = true")
-    page.shows(".variants", "Workers run this turn again", "Recorded", "survey(")
+    page.shows(".variants", "Run this turn again", "Recorded", "survey(")
     page.find(".variants input").send_keys("support@nothing\n")
     page.shows("#notices", "No worker has support@nothing now")
     page.find(".variants input").clear()

@@ -494,7 +494,9 @@ class App:
         return self._archive
 
     async def replayable(self, name: str) -> list[Agent]:
-        """Return copies of an agent and of all others, with opened providers and their MCP servers left out.
+        """Return copies of all agents, this one first, for a run outside the worker's turns.
+
+        They have their opened providers, and no MCP servers.
 
         >>> [agent.name for agent in await app.replayable("support")]
         ['support']

@@ -7,7 +7,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from antiphon.agent import Agent
 from antiphon.cli.arguments import (
@@ -24,7 +24,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import MissingPackage, ResultTimeout, UsageError
 from antiphon.model import Message
 from antiphon.model.recording import Recording
-from antiphon.model.variants import Variant
+from antiphon.model.variants import Variant, VariantRun
 from antiphon.redis.session_recording import record_session
 from antiphon.replaying import read_recordings
 
@@ -33,24 +33,27 @@ _REVISION = re.compile(r"[^:]+@[^:]+")
 WIDTH = 100
 LOOK_SECONDS = 0.5
 LOST = "lost: its worker has stopped"
+Runs: TypeAlias = list[tuple[str, Variant]]
+"""What came of the runs of a turn, each with its name in the table."""
 
 
 def replay(argv: list[str]) -> int:
     """Run ended turns again with another agent, model or system prompt, and compare the answers
 
     With --agent MODULE:NAME, the turn runs in this process, with the model service of the agent, and nothing is written
-    to Redis. With --agent NAME@REVISION, it runs on a worker that has this revision, and the dashboard shows the runs.
-    Earlier model calls than --step have the recorded answers. Tools do not run: a call like a recorded one returns what
-    that one returned.
+    to Redis. With --agent NAME@REVISION, it runs on a worker that has this revision, and the runs are kept for 7 days.
+    Without --agent, the runs that are kept are compared again. Model calls before --step have the recorded answers.
+    Tools do not run: a call like a recorded one returns what that one returned.
     """
     parser = command_parser(replay)
     parser.add_argument("turn", nargs="?", help="id of the turn, or a file of `antiphon record`")
     parser.add_argument("--session", metavar="ID", help="run all ended turns of this session instead")
     parser.add_argument(
-        "--agent", metavar="MODULE:NAME|NAME@REVISION", required=True, action="append",
+        "--agent", metavar="MODULE:NAME|NAME@REVISION", default=[], action="append",
         help="where the agent is found, again for each agent that its hand-offs only name; or a revision that a worker "
         "has, or its label",
     )  # fmt: skip
+    parser.add_argument("--key", help="with NAME@REVISION: the same key starts no further runs of a turn")
     parser.add_argument("--model", help="another model; default: that of the agent")
     parser.add_argument("--system", metavar="TEXT", help="another system prompt; default: that of the agent")
     parser.add_argument(
@@ -68,13 +71,15 @@ def replay(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if (options.turn is None) == (options.session is None):
         parser.error("name a turn or a --session")
-    on_workers = _REVISION.fullmatch(options.agent[0]) is not None
-    if on_workers and len(options.agent) > 1:
+    here = bool(options.agent) and _REVISION.fullmatch(options.agent[0]) is None
+    if not here and len(options.agent) > 1:
         parser.error("--agent NAME@REVISION can be given once")
-    agents = [] if on_workers else [_agent(one) for one in options.agent]
+    if options.key is not None and (here or not options.agent):
+        parser.error("--key needs --agent NAME@REVISION")
+    agents = [_agent(one) for one in options.agent] if here else []
     file = Path(options.turn or "")
-    if file.is_file() and on_workers:
-        parser.error("workers run turns that Redis has: name a turn, not a file")
+    if file.is_file() and not here:
+        parser.error("a file needs --agent MODULE:NAME: workers run turns that Redis has")
     known = read_recordings(file) if file.is_file() else None
     asyncio.run(_replay(options, agents, known))
     return 0
@@ -84,7 +89,7 @@ async def _replay(options: Any, agents: list[Agent], recordings: list[Recording]
     """Run each recorded turn, and print what came of it. Raises ``UsageError``, ``ResultTimeout``."""
     if recordings is not None:
         for one in recordings:
-            _print(options, one, await _here(options, agents, one))
+            _print(options, one, await _here(options, agents, one), heading=len(recordings) > 1)
         return
     async with open_client(options) as client:
         if options.session is not None:
@@ -93,17 +98,14 @@ async def _replay(options: Any, agents: list[Agent], recordings: list[Recording]
             recordings = [await (await client.turn(options.turn)).recording()]
         for one in recordings:
             runs = await (_here(options, agents, one) if agents else _on_workers(options, client, one))
-            _print(options, one, runs)
+            _print(options, one, runs, heading=len(recordings) > 1)
 
 
-def _print(options: Any, recording: Recording, runs: list[Variant]) -> None:
+def _print(options: Any, recording: Recording, runs: Runs, *, heading: bool) -> None:
     if options.json:
-        return print_json(runs)
-    shown = [
-        ("recorded", recording.messages, None),
-        *((f"run {n}", one.messages, one) for n, one in enumerate(runs, 1)),
-    ]
-    if options.session is not None:
+        return print_json([run for _, run in runs])
+    shown = [("recorded", recording.messages, None), *((name, run.messages, run) for name, run in runs)]
+    if heading:
         print(f"\nturn {recording.turn_id}")
     print("\n".join(table(["run", "model", "calls", "tokens", "cost", "seconds", "differs", "error"], [
         _row(name, messages, run, recording) for name, messages, run in shown
@@ -113,25 +115,29 @@ def _print(options: Any, recording: Recording, runs: list[Variant]) -> None:
     return None
 
 
-async def _on_workers(options: Any, client: AsyncClient, recording: Recording) -> list[Variant]:
-    """Let workers run the turn, and wait for all runs. Raises ``UsageError``, ``ResultTimeout``."""
+async def _on_workers(options: Any, client: AsyncClient, recording: Recording) -> Runs:
+    """Return the runs of a turn on workers that are kept, or let workers run it, and wait for those runs.
+
+    Raises ``UsageError``, ``ResultTimeout``.
+    """
     turn = await client.turn(recording.turn_id)
-    started = await turn.replay(
-        options.agent[0], runs=options.runs, step=options.step, model=options.model, system=options.system
-    )
+    started = await (turn.replay(
+        options.agent[0], runs=options.runs, step=options.step, model=options.model, system=options.system,
+        key=options.key,
+    ) if options.agent else turn.variants())  # fmt: skip
     wanted = {run.id for run in started}
     try:
         async with asyncio.timeout(options.timeout):
             while True:
                 runs = [run for run in await turn.variants() if run.id in wanted]
                 if all(run.status != "running" for run in runs):
-                    return [run.variant or Variant(run.model or "-", error=LOST) for run in runs]
+                    return [_run_of_worker(n, run) for n, run in enumerate(runs, 1)]
                 await asyncio.sleep(LOOK_SECONDS)
     except TimeoutError:
         raise ResultTimeout(f"The runs did not end within {options.timeout:g} s.") from None
 
 
-async def _here(options: Any, agents: list[Agent], recording: Recording) -> list[Variant]:
+async def _here(options: Any, agents: list[Agent], recording: Recording) -> Runs:
     """Run the turn in this process. Raises ``UsageError``."""
     try:
         run_variant = import_module("antiphon_worker.loop.variants").run_variant
@@ -140,9 +146,13 @@ async def _here(options: Any, agents: list[Agent], recording: Recording) -> list
             "antiphon replay needs the worker's packages: pip install 'antiphon[worker]'."
         ) from exc
     changed = {"step": options.step, "model": options.model, "system": options.system}
-    return list(
-        await asyncio.gather(*(run_variant(recording, *agents, **changed) for _ in range(options.runs)))
-    )
+    runs = await asyncio.gather(*(run_variant(recording, *agents, **changed) for _ in range(options.runs)))
+    return [(f"run {n}", run) for n, run in enumerate(runs, 1)]
+
+
+def _run_of_worker(number: int, run: VariantRun) -> tuple[str, Variant]:
+    name = f"run {number} of {run.agent}@{run.revision}"
+    return name, run.variant or Variant(run.model or "-", error=LOST)
 
 
 def steps_of(messages: list[Message]) -> list[str]:

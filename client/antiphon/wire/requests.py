@@ -1,4 +1,4 @@
-"""The requests to models that are kept of a turn, where its App asks for that."""
+"""The requests to models that a turn keeps if its App asks for it."""
 
 from __future__ import annotations
 

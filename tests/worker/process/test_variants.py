@@ -199,18 +199,26 @@ async def test_the_command_compares_revisions(redis_url, capsys):
             answers = [one for one in request.messages if one.role == "assistant"]
             return [*CALLS, "Done."][len(answers)]
 
-        async with serving(client, redis_url, app("new", next_of)):
+        new = app("new", next_of)
+        async with serving(client, redis_url, new):
             argv = ["replay", turn.id, "--redis-url", redis_url, "--agent"]
             assert await asyncio.to_thread(main, [*argv, "support@new", "-n", "2"]) == 0
             told = capsys.readouterr().out
-            assert [line.split()[:3] for line in told.splitlines()[1:4]] == [
-                ["recorded", "-", "3"],
-                ["run", "1", "any"],
-                ["run", "2", "any"],
+            revision = new.revisions["support"].id
+            assert [line.split()[:5] for line in told.splitlines()[1:4]] == [
+                ["recorded", "-", "3", "-", "-"],
+                ["run", "1", "of", f"support@{revision}", "any"],
+                ["run", "2", "of", f"support@{revision}", "any"],
             ]
             assert told.count("in call 3") == 2
-            assert await asyncio.to_thread(main, [*argv, "support@new", "--json"]) == 0
-            assert json.loads(capsys.readouterr().out)["text"] == "Done."
+            assert await asyncio.to_thread(main, argv[:-1]) == 0
+            assert capsys.readouterr().out == told, (
+                "without --agent, the runs that are kept are compared again"
+            )
+            for _ in range(2):
+                assert await asyncio.to_thread(main, [*argv, "support@new", "--json", "--key", "once"]) == 0
+                assert json.loads(capsys.readouterr().out)["text"] == "Done."
+            assert len(await turn.variants()) == 3
             assert await asyncio.to_thread(main, [*argv, "support@gone"]) != 0
             assert "No worker has support@gone" in capsys.readouterr().err
 

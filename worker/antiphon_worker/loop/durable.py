@@ -230,9 +230,9 @@ class Durable:
         return None
 
     def _next(self, name: str, waits: Sequence[Wait] | None = None) -> tuple[int, str]:
-        """Return the number of what the code asks for, and its name. Raises ``CallWaits`` where the turn must end.
+        """Return the place and the name of the next step, sleep or wait. Raises ``CallWaits`` where the turn must end.
 
-        That is where it ``waits``: for anything, except that an agent may begin while others are waited for.
+        It must end where something is waited for (``waits``). Only agents may begin while other agents are waited for.
         """
         if (self.waits if waits is None else waits) or self.fault is not None:
             raise CallWaits  # the tool has caught it the first time

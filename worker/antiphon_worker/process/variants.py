@@ -80,7 +80,7 @@ class Variants:
             return Variant(run.model or "", error=f"{exc.code}: {exc.message}")
         except TimeoutError:
             return Variant(run.model or "", error=f"It did not end within {SECONDS:g} s.")
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - hooks and providers are the user's code
             log_fault(log, exc, "variant %s failed", run.id, action="variant_failed")
             return Variant(run.model or "", error=f"internal_error: {type(exc).__name__}")
 

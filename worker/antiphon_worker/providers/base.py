@@ -62,8 +62,7 @@ class AnswerKeeper(Protocol):
         ...
 
     async def gone(self, usage: Usage) -> None:
-        """Forget the id, because the service will not complete the answer, and count what it has used. The step starts
-        again."""
+        """Forget the id, as the service will not complete the answer, and count its usage. The step starts again."""
         ...
 
     async def published(self) -> Published:

@@ -220,7 +220,7 @@ export class SessionView {
   }
 }
 
-/** What somebody typed as a result: JSON if it is JSON, otherwise text. */
+/** A result as it was typed: the value if it is JSON, otherwise the text. */
 function valueOf(text) {
   try {
     return JSON.parse(text);

@@ -33,7 +33,7 @@ export class Panel {
       const [recorded, runs] = await Promise.all([get(path`/turns/${id}`), get(path`/turns/${id}/variants`)]);
       const own = { id: "", title: "Recorded", steps: stepsOf(recorded.messages ?? []), facts: recorded.error ?? "" };
       arrange(this.sides, [own, ...runs.map((run) => sideOf(run, own.steps))], (one) => one.id, () => new Side());
-      say(this.note, runs.length ? "" : "Workers run this turn again, with the recorded results of its tools.");
+      say(this.note, runs.length ? "" : "Run this turn again on another revision, model or prompt. Tools return their recorded results.");
       clearTimeout(this.timer);
       if (runs.some((run) => (run.status ?? "running") === "running") && this.node.isConnected) this.timer = setTimeout(() => this.read().catch(() => {}), AGAIN_MS);
     } catch (problem) {
