@@ -184,7 +184,7 @@ class ParentTurn(Struct, omit_defaults=True):
     """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 for a child of another turn.
 
     ``paying`` are this turn and those above it. ``call_id`` is the call of its model call ``step`` that waits, and
-    ``deltas`` whether it shows those of the child.
+    ``deltas`` whether it shows those of the child. ``seconds`` is how long the child may take since it was submitted.
     """
 
     session_id: str
@@ -195,6 +195,7 @@ class ParentTurn(Struct, omit_defaults=True):
     step: int = 0
     call_id: str = ""
     deltas: bool = False
+    seconds: float | None = None
 
 
 class TurnRequest(Struct, omit_defaults=True):

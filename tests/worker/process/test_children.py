@@ -29,6 +29,7 @@ from antiphon.input.request import ParentTurn, TurnRequest
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
+from antiphon_worker.process import child_time
 from antiphon_worker.process import children as module
 from antiphon_worker.process.lease import Stop
 from antiphon_worker.process.outcomes import Cancelled
@@ -240,7 +241,7 @@ async def test_a_parent_finds_the_end_of_its_child_without_the_event(place, monk
         """A worker that died before it had sent the event."""
 
     monkeypatch.setattr(module, "tell_waiting", lost)
-    monkeypatch.setattr(module, "FIRST_WAIT", 0.2)
+    monkeypatch.setattr(child_time, "FIRST_WAIT", 0.2)
     assert (await result_of(Desk(), place)).result == "In November."
 
 
@@ -421,7 +422,7 @@ async def test_a_tree_broken_off_at_any_write_ends_like_one_that_never_was(redis
     writes = BrokenOff(monkeypatch, stored=stored)
     for at in count():
         writes.at(at)
-        desk = Desk([ASK, ASK], "Done.")
+        desk = Desk([ASK, ASK], "Done.", timeout=3600)  # of which the next attempt has less left
         desk.said.entries, desk.said.repeat = [_by_results], True
         async with on_workers(desk, redis_url) as session_of:
             session = session_of(f"s{at}")

@@ -230,7 +230,8 @@ class HandedOver(Struct, tag="handed_over", tag_field="type"):
 class ChildBegun(Struct, tag="child_begun", tag_field="type"):
     """A tool call waits for the turn ``child`` of an agent in another session, until a time in ms or for ever.
 
-    The version keeps workers of older releases, which do not know what the call waits for, from continuing the turn.
+    ``seconds`` is how long it waits at most. The version keeps workers of older releases, which do not know what the
+    call waits for, from continuing the turn.
     """
 
     step: int
@@ -241,6 +242,7 @@ class ChildBegun(Struct, tag="child_begun", tag_field="type"):
     depth: int = 1
     until: int | None = None
     version: int = 3
+    seconds: float | None = None
 
 
 class Routed(Struct, tag="routed", tag_field="type"):

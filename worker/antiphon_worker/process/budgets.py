@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -152,7 +153,7 @@ class Budgets:
 
 
 class Attempt(msgspec.Struct):
-    """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take.
+    """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take since it ``began``.
 
     ``numbers`` are those of its model calls, whichever agent makes them, and
     ``kept`` those of the requests that are kept. ``agent`` is the one in charge, with its
@@ -170,6 +171,7 @@ class Attempt(msgspec.Struct):
     kept: Iterator[int] = msgspec.field(default_factory=lambda: count(1))
     agent: AgentSpec | None = None
     own: Sequence[Budget] | None = None
+    began: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def paying(self) -> list[PayingTurn]:

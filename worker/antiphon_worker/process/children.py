@@ -22,7 +22,7 @@ from antiphon.errors import AgentError, EventTimeout, StoreError, ToolError, Tur
 from antiphon.input.ids import SessionId, TurnId, sub_agent_session, turn_id_of_key
 from antiphon.input.limits import LIMITS
 from antiphon.input.messages import to_input
-from antiphon.input.request import ParentTurn, TurnRequest, decode_request
+from antiphon.input.request import ParentTurn, TurnRequest, decode_request, encode_request
 from antiphon.model import TERMINAL, encode
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import new_turn
@@ -40,6 +40,7 @@ from antiphon_worker.loop.durable import Durable
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import ChildBegun, open_children
 from antiphon_worker.process.budgets import Attempt
+from antiphon_worker.process.child_time import ChildWaits, call_seconds, is_limited, left_of_child
 from antiphon_worker.process.forwarding import Upward, link_of
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease
@@ -48,10 +49,9 @@ from antiphon_worker.process.publisher import TurnSink
 
 LOOK_SECONDS = 5.0
 """How often a running child looks whether its parent still waits."""
-FIRST_WAIT, LONGEST_WAIT = 30.0, 3600.0
-"""After how long a parent looks at a child that has sent nothing: first, and at most."""
 ORPHANED = "The turn that waited for this one has ended."
 STOPPED = "The turn that waited for this one was stopped."
+TIME_OVER = "Its time was over."
 
 
 class Children:
@@ -98,16 +98,14 @@ class Children:
         if depth > LIMITS.child_depth:
             raise ToolError(f"Sub-agents may be nested {LIMITS.child_depth} deep: this one was not started.")
         session, child = self._ids(context)
-        until = None
-        if tool.wait_seconds is not None:
-            until = await self._journal.now() + int(tool.wait_seconds * 1000)
-        begun = ChildBegun(
-            context.step_number, context.call_id, child, session, tool.agent.name, depth, until
-        )
+        begun = ChildBegun(context.step_number, context.call_id, child, session, tool.agent.name, depth)
         turn = self._turn
         parent = ParentTurn(
             turn.session_id, turn.turn_id, turn.run, depth, self._attempt.paying, begun.step, begun.call, tool.deltas
         )  # fmt: skip
+        now = await self._journal.now() if is_limited(tool, self._request) else 0
+        begun.seconds = call_seconds(tool, self._attempt, now)
+        begun.until = None if begun.seconds is None else now + int(begun.seconds * 1000)
         try:
             await patiently(self._lease, lambda: self._submit(tool, text, begun, parent))
         except AgentError as exc:
@@ -131,6 +129,11 @@ class Children:
         request = TurnRequest(messages, agent=tool.agent.name, user=user, parent=parent)
         turn = new_turn(ref, TurnId(begun.child), work, request, default_queue=self._turn.queue)
         turn.priority = "front"
+        if (
+            begun.seconds is not None
+        ):  # no part of the digest: the next attempt at the call has less time left
+            request.parent = msgspec.structs.replace(parent, seconds=begun.seconds)
+            turn.request = encode_request(request)
         with self._app.submitting(tool.agent):
             async with self._opening:
                 await Edits(self._cells.of_session, ref, _no_wait).open(opening)
@@ -138,20 +141,19 @@ class Children:
 
     async def _end_of(self, begun: ChildBegun, context: Context) -> TurnRecord | None:
         """Wait for the end of a child. Returns its record, or None if its time was over before."""
-        child, pause = TurnId(begun.child), FIRST_WAIT
+        child, waits = TurnId(begun.child), ChildWaits(begun)
         while True:
             record = await patiently(self._lease, lambda: self._known(child))
             if record.status in TERMINAL:
                 return record
-            wait = pause
-            if begun.until is not None:
-                wait = min(wait, (begun.until - await self._journal.now()) / 1000)
-                if wait <= 0:
-                    await stop_children(self._cells, self._lease, [begun.child], "Its time was over.")
-                    return None
-            with suppress(EventTimeout):
+            wait = waits.next(0 if begun.until is None else await self._journal.now())
+            if wait <= 0:
+                await stop_children(self._cells, self._lease, [begun.child], TIME_OVER)
+                return None
+            try:
                 await context.wait_for_event(event_of(begun.child), timeout=wait)
-            pause = min(pause * 2, LONGEST_WAIT)
+            except EventTimeout:
+                waits.waited()
 
     async def _known(self, child: TurnId) -> TurnRecord:
         """Read a child, and bring its events up."""
@@ -162,7 +164,7 @@ class Children:
         return record
 
     def _answer(self, begun: ChildBegun, record: TurnRecord | None) -> str:
-        if record is None:
+        if record is None or (record.status, record.error) == ("cancelled", TIME_OVER):
             raise ToolError(f"The agent {begun.agent} did not answer in time, and was stopped.")
         try:
             response = response_of_end(record)
@@ -186,17 +188,25 @@ class Kin:
         while self._lease.stop is None:
             try:
                 if time.monotonic() >= look_at:
-                    if not await self._waits():
-                        await self._cells.of_turn(self._turn.turn_id).cancel(self._turn.turn_id, ORPHANED)
+                    left = await self._left()
+                    reason = TIME_OVER if left <= 0 else "" if await self._waits() else ORPHANED
+                    if reason:
+                        await self._cells.of_turn(self._turn.turn_id).cancel(self._turn.turn_id, reason)
                         return
-                    look_at = time.monotonic() + LOOK_SECONDS
+                    look_at = time.monotonic() + min(left, LOOK_SECONDS)
                 await upward.bring()
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(max(look_at - time.monotonic(), 0)):
                     seen = await self._sink.published_after(seen)
             except TimeoutError:
                 continue
             except AgentError:  # the parent's worker brings what this one cannot
                 await asyncio.sleep(LOOK_SECONDS)
+
+    async def _left(self) -> float:
+        """Return how many seconds the child may still take."""
+        parent = self._link.parent
+        now = 0 if parent.seconds is None else await self._cells.of_turn(self._turn.turn_id).server_ms()
+        return left_of_child(parent, self._turn, now)
 
     async def _waits(self) -> bool:
         parent = self._link.parent
