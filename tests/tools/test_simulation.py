@@ -149,6 +149,17 @@ SABOTAGE = [
     ("budgets/capture", "settle(key, turn, call, cost, tokens, estimated == '1')", "G22 ledgers"),
     ("budgets/note", "redis.call('ZADD', key_unfunded(), now, turn)", "G22 who waits"),
     ("budgets/wake", "redis.call('ZREM', key_unfunded(), turn)", "G22 who waits"),
+    ("route", "if redis.call('HGET', key_turn(turn), 'routed') == fence then return {'OK', stop} end", "G5"),
+    ("route", "redis.call('HDEL', key_turn(turn), 'offered_at')", "G1 a record"),
+    ("route", "rq_forget(turn, f.queue, f.execution)", "RQ's started jobs"),
+    ("include/retry", "if delay <= 0 then ready(session, now) end", "G1 a record"),
+    (
+        "keep_variant",
+        "if known and tell ~= '' then return {'KEPT'} end",
+        "a worker is told of a variant once",
+    ),
+    ("include/erase", "key_variants(turn), ", "variants are what was kept"),
+    ("keep_answered", "if f[3] then names = string.sub(f[3], 3) end", "the answer of keep_answered"),
 ]
 
 

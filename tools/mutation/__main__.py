@@ -29,6 +29,7 @@ from mutation.statements import Mutant, mutants_of
 FILES = [
     "claim", "emit", "append_step", "finish", "give_back", "steer", "cancel", "submit",
     "suspend", "decide", "reap", "requeue", "begin", "route", "promote", "rate", "count", "wake",
+    "keep_variant", "keep_answered",
     "editing/edit", "editing/fork", "limits/admit", "limits/limit",
     "notices/follow", "schedules/advance", "schedules/write", "webhooks/release", "webhooks/settle", "webhooks/take",
     "webhooks/write", "events/send", "budgets/reserve", "budgets/capture", "budgets/note", "budgets/wake",

@@ -59,6 +59,9 @@ WEIGHTS = FIRST_WEIGHTS | {
     "budgets": 5,
     "families": 10,
     "batches": 8,
+    "routers": 6,
+    "replays": 4,
+    "messages": 4,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -81,10 +84,22 @@ PAYING = {
 }
 FAMILIES = {"client": 4, "w1": 40, "families": 16, "time": 3, "supervisor": 2, "reaper": 3}
 STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1}
-RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8}
+RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8, "routers": 6}
 EDITED = {"client": 6, "w1": 14, "editor": 30, "time": 3}
 STEERED = {"client": 4, "w1": 20, "w2": 6, "talker": 20, "time": 6, "reaper": 6}
 BATCHED = {"client": 6, "w1": 16, "w2": 8, "people": 16, "batches": 40, "time": 6, "reaper": 3}
+ROUTED = {
+    "client": 10,
+    "tenants": 6,
+    "w1": 24,
+    "w2": 10,
+    "routers": 14,
+    "time": 4,
+    "supervisor": 3,
+    "reaper": 3,
+}
+REPLAYED = {"client": 10, "w1": 24, "replays": 20, "life": 2}
+ANSWERED = PEOPLE | {"people": 30, "messages": 20, "life": 2}
 PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
@@ -93,6 +108,7 @@ FEWER = {
     "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED, "append_step": STEPS,
     "include/retry": RETRIED, "rate": PROMOTED | {"life": 4},
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
+    "route": ROUTED, "keep_variant": REPLAYED, "keep_answered": ANSWERED,
     "batches/": BATCHED, "include/batches": BATCHED, "budgets/": PAYING, "include/ledgers": PAYING,
     "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
@@ -169,6 +185,9 @@ class Actors:
             "budgets": self._budgets,
             "families": self._families,
             "batches": self._batches,
+            "routers": lambda random: random.choice(self._workers).route(random),
+            "replays": world.variants.act,
+            "messages": world.answers.act,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 

@@ -37,6 +37,8 @@ PROMISES = {
     "app": "G26 on which App a turn has begun",
     "revision": "G26 on which revision a turn runs", "pins": "G26 which revisions a session keeps",
     "ran": "G26 on which revisions a session ran",
+    "route": "the choice of a router", "routed": "the choice of a router",
+    "answered": "what a message has answered",
     "session_usage": "what a session has used",
     "wait": "G12 each call has one decision", "decision": "G12 each call has one decision",
 }  # fmt: skip

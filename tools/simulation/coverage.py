@@ -52,6 +52,8 @@ UNREACHED: dict[str, str] = {
     "events/forget_events": "no tenant is erased; test_script_events.py",
     "editing/forget": "nobody deletes the record of one turn; test_script_editing.py",
     "fail_job": "the queues hold turns alone; test_script_fail_job.py",
+    "keep_request": "what models receive changes no turn; test_script_keep_request.py",
+    "moving/": "sessions stay in one cell; test_moving_cells.py",
     "wake": "the workers of a schedule keep their revisions; test_script_wake.py",
     "webhooks/take DAMAGED": "turns alone are damaged; test_script_webhooks.py",
 }

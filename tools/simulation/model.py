@@ -201,6 +201,7 @@ class Model(Transitions):
     def _run_again(self, turn: Turn, now: int, again: str, behind: Turn | None = None) -> int | None:
         if tenant := turn.record.text("tenant"):
             self.shares.open[tenant][turn.id] = now
+        turn.record.drop("route", "routed")
         return super()._run_again(turn, now, again, behind)
 
     def _offer(self, turn: Turn, now: int, *, front: bool = False) -> None:
@@ -298,6 +299,26 @@ class Model(Transitions):
                 session.record.put(stop=IN_RQ)
         return super().renew(worker, lease_ms, *leases)
 
+    def route(
+        self, session_id: str, turn_id: str, fence: str, queue: str, route: bytes, entry: bytes, *bodies: bytes
+    ) -> Answer:  # fmt: skip
+        """Note the choice of a router. A turn that it moves has not stood in its new queue yet."""
+        session = self._held(session_id, fence)
+        if session is None:
+            return [b"SUPERSEDED"]
+        turn = self.turns[turn_id]
+        if turn.record.text("routed") != fence:
+            turn.journal.append(entry)
+            turn.record.put(routed=fence, route=route)
+            session.record.put(route=route)
+            if queue not in ("", queue_of(turn)):
+                self.shares.vacate(turn)
+                turn.record.put(queue=queue)
+                turn.record.drop("offered_at")
+                self.view(turn)
+            self._publish(session, self.now, *bodies)
+        return [b"OK", session.record.get("stop", b"")]
+
     def give_back(self, *arguments: Any) -> Answer:
         answer = super().give_back(*arguments)
         self.rung |= {*arguments[10:]} if answer == [b"OK"] else set()
@@ -316,6 +337,16 @@ class Model(Transitions):
             self._withdraw(turn, IN_RQ, self.now, keep_events)
             return [b"NOT_SUSPENDED", b"cancelled"]
         return super().decide(turn_id, call_id, op, kind, json, keep_events)
+
+    def keep_answered(self, turn_id: str, message: str, names: bytes, done: str) -> Answer:
+        """Keep what a message has answered first, and whether it has answered all of it."""
+        turn = self.turns[turn_id]
+        if is_deleted(turn):
+            return [b"TURN_NOT_FOUND"]
+        answered, _, first = turn.record.get(f"answered:{message}", b"").partition(b" ")
+        names, done = first or names, "1" if answered == b"1" else done
+        turn.record[f"answered:{message}"] = done.encode() + b" " + names
+        return [b"KEPT", names, done]
 
     def needs(self, step: str) -> bool:
         """Whether the turn of a step in a batch still goes on, in the same run."""

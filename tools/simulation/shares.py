@@ -198,6 +198,12 @@ class Shares:
             self.places[share][queue] = name
             self._go_on(name, joins=False)
 
+    def vacate(self, turn: Turn) -> None:
+        """A running turn moves to another queue."""
+        places, queue = self.places[share_of(turn)], turn.record.text("queue")
+        if places.get(queue) == turn.id:
+            places[queue] = ""
+
     def leave(self, turn: Turn) -> None:
         """A turn has ended."""
         self.open[turn.record.text("tenant")].pop(turn.id, None)

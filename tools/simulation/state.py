@@ -38,7 +38,7 @@ _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, b
     "ant:turns": (_names, (_LIST,)), "ant:turn": (_as_it_is, (_HASH, _LIFE)), "ant:journal": (_as_it_is, (_LIST,)),
     "rq:job": (_as_it_is, (("HGET", "status"), _LIFE)),
     "ant:schedule": (_as_it_is, (_HASH,)), "ant:bucket": (_as_it_is, (_HASH,)), "ant:bell": (_names, (_LIST,)),
-    **{f"ant:{kind}": (_texts, (_HASH,)) for kind in ("held", "share", "quarantined", "spent")},
+    **{f"ant:{kind}": (_texts, (_HASH,)) for kind in ("held", "share", "quarantined", "spent", "variants")},
     "ant:user_line": (_scores, (_ZSET,)),
     **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("line", "tenant", "active", "due", "suspended", "aside")},
     "ant:webhook": (_as_it_is, (_HASH,)),

@@ -16,11 +16,12 @@ from antiphon.wire.records import ClaimedTurn, Claims
 from antiphon.wire.revisions import pins_of, ran_on
 from simulation.families import BEGUN, RESULT
 from simulation.money import AGENT, Hold
-from simulation.world import Calls, World
+from simulation.world import QUEUES, Calls, World
 
 EVENTS = ["paid", "sent"]  # that turns wait for
 LOST = 0.12  # how often an answer is lost
 DIES = 0.04
+ROUTED, STEERED = b"routed ", b'{"type":"steered"'
 REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
 MOVES = 0.1  # how often the time limit of a turn whose revision is elsewhere is over
 LATE = 0.03  # how often a call that a network has kept comes again
@@ -217,6 +218,27 @@ class Worker:
             delay = 500 if missing else 0
             call = partial(self._world.give_back, turn, "drain", delay, lacking, (), missing)
             self._send(task, random, call, lambda: self._leave(task))
+
+    def route(self, random: Random) -> None:
+        """A router chooses for one of its turns that have not begun. Some of them move to another queue."""
+        if not (new := [task for task in self._tasks if self._has_not_begun(task)]):
+            return
+        task, queue = random.choice(new), random.choice(["", *QUEUES])
+        entry, mark = ROUTED + task.turn.turn_id.encode(), next(self._world.marks)
+
+        def answered() -> None:
+            task.journal.append(entry)
+            if queue not in ("", task.turn.queue):
+                move = partial(self._world.give_back, task.turn, "drain", 0, code="routed")
+                self._send(task, random, move, lambda: self._leave(task))
+
+        self._send(task, random, partial(self._world.route, task.turn, queue, entry, mark), answered)
+
+    def _has_not_begun(self, task: Task) -> bool:
+        """Whether nothing but the input that it was steered with is in its journal. Children are not routed."""
+        new = not task.unanswered and not task.here and not task.turn.stop
+        steered = all(entry.startswith(STEERED) for entry in task.journal)
+        return new and steered and not self._world.families.is_child(task.turn.turn_id)
 
     def _step(self, task: Task, random: Random) -> None:
         mark = next(self._world.marks)

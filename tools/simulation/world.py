@@ -36,6 +36,7 @@ from antiphon.input.values import IfBusy, Keep, Priority
 from antiphon.model import Decision, DecisionKind, OpenCall, Usage, Wait, encode
 from antiphon.model.promotions import Promotion, Promotions
 from antiphon.redis.fields import FORKED_FIELDS
+from antiphon.routing import Route
 from antiphon.wire.editing import (
     Change,
     FieldChange,
@@ -51,9 +52,11 @@ from antiphon.wire.lists.notices import follow
 from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn
 from antiphon.wire.revisions import begin
+from antiphon.wire.routes import write_route
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from antiphon.wire.suspension import place_of, suspend
 from antiphon_worker.local.records import Turn
+from simulation.answers import Answers
 from simulation.batches import Batches
 from simulation.beside import Beside
 from simulation.checks import KEEP_EVENTS, Checks
@@ -66,6 +69,7 @@ from simulation.readers import Readers
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, Broken, State, require
 from simulation.twin import TwinCell
+from simulation.variants import Variants
 
 START_MS = 4_000_000_000_000  # far in the future: RQ's own cleaning goes by the real clock
 LEASE_MS = 10_000
@@ -97,6 +101,7 @@ class World:
         self.checks = Checks(self.model)
         self.beside, self.hooks, self.readers = Beside(self), Hooks(self), Readers(self)
         self.money, self.families, self.batches = Money(self), Families(self), Batches(self)
+        self.variants, self.answers = Variants(self), Answers(self)
         self.model.also_moved = self.hooks.move_back
         self.model.order_of = lambda holder: [name for name in self.state.at("ant:held", holder, {}) if name]
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
@@ -141,6 +146,7 @@ class World:
         self.hooks.check(self.state)
         self.money.check(self.state)
         self.families.check()
+        self.variants.check(self.state)
         self.readers.hear(self.state)
 
     def check_now(self) -> None:
@@ -453,6 +459,17 @@ class World:
             answer = "CONFLICT"
         return self.did(f"append_step {turn.turn_id}/{turn.fence} at {length} {list(entries)}", answer)
 
+    def route(self, turn: ClaimedTurn, queue: str, entry: bytes, mark: int) -> bool:
+        """A router has chosen, and some turns move to another queue. A run is routed once."""
+        bodies, route = (
+            [self._body("agent_changed", turn, mark)],
+            Route(queue=queue or None, reason=f"{mark}"),
+        )
+        answer = run(write_route(self.cell, turn, route, entry=entry, bodies=bodies))
+        times = self.model.turns[turn.turn_id].journal.count(entry)
+        require(times <= 1, "a run is routed once", turn.turn_id, turn.run, times)
+        return self.did(f"route {turn.turn_id}/{turn.fence} to {queue!r}", answer)
+
     def promote(self, before: bytes, after: dict[str, Promotion]) -> bool:
         """An operator decides which revisions sessions take, and may have read what no longer holds."""
         text = encode(Promotions(read_promotions(before).version + 1, after)) if after else b""
@@ -631,6 +648,7 @@ class World:
         self.hooks.check(self.state)
         self.money.check(self.state)
         self.families.check()
+        self.variants.check(self.state)
         self.readers.hear(self.state)
 
     def _registered(self) -> dict[str, list[bool]]:

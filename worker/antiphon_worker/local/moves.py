@@ -256,7 +256,7 @@ class Moves:
         return False
 
     def _retry(self, turn: Turn, now: int, delay_ms: int, reason: str, code: str, service: bytes) -> None:
-        """The turn starts again from its last finished step, at once or after a delay."""
+        """The turn starts again from its last finished step, at once or after a delay. One that moves waits in line."""
         more = {"service": msgspec.Raw(service)} if service else {}
         event = turn.event(
             "turn_retrying",
@@ -271,7 +271,7 @@ class Moves:
             self._publish(turn.session, now, event)
         if code == BudgetReached.code and turn.id not in self.unfunded:
             delay_ms = 0
-        if delay_ms <= 0:
+        if delay_ms <= 0 and "offered_at" in turn.record:
             self._ready(turn.session, now, front=True)
             return
         turn.record.put(
@@ -283,6 +283,8 @@ class Moves:
         )
         turn.session.look_at = now + delay_ms
         self.woken(turn)
+        if delay_ms <= 0:
+            self._ready(turn.session, now)
 
     def _resume(self, turn: Turn, now: int) -> None:
         head, record = self._stand_up(turn), turn.record
