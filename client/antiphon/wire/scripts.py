@@ -22,7 +22,7 @@ from antiphon.wire.joining import joined
 from antiphon.wire.keys import RQ, Keys, lua_shared_keys
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
-KEEP_JOB_SECONDS = 24 * 3600
+KEEP_JOB_SECONDS = 3600
 """How long RQ's record of a finished or cancelled turn stays. That of a failed one stays as long as the turn."""
 HASH_LIVES_ON_MS = 3600 * 1000
 """How much longer a session's hash lives than its other keys, so that no seq is reused while an event is kept."""

@@ -228,6 +228,23 @@ async def test_a_gap_is_told_again_until_the_reader_goes_on(ensemble, redis_url)
                 await anext(events)
 
 
+async def test_a_reader_goes_on_after_the_log_has_expired_if_it_had_read_all(ensemble, redis_url):
+    async with ensemble.worker():
+        turn = await ensemble.submit("s", "one words:3")
+        await turn.result(60)
+        cursor = (await ensemble.client.snapshot("s")).cursor
+        async with Redis.from_url(redis_url) as redis:
+            await redis.delete("ant:events:s")
+        assert [event.type async for event in turn.stream()] == ["turn_finished"]
+        snapshot = await ensemble.client.snapshot("s")
+        assert ([one.role for one in snapshot.messages], snapshot.cursor) == (["user", "assistant"], cursor)
+        with pytest.raises(StreamGap, match="no longer kept"):
+            await anext(ensemble.client.subscribe("s", cursor - 1))
+        events = ensemble.client.subscribe("s", cursor)
+        await (await ensemble.submit("s", "two words:3")).result(60)
+        assert (await anext(events)).seq == cursor + 1
+
+
 @pytest.mark.parametrize("status", ["running", "ended"])
 async def test_a_turns_stream_goes_on_over_a_gap_that_is_not_its_own(status, ensemble, redis_url):
     async with ensemble.worker():

@@ -116,7 +116,7 @@ async def test_rq_reads_the_job_whole(redis_url):
         assert (job.args, job.kwargs) == (["t1"], {})
         assert (job.origin, job.timeout, job.description) == ("antiphon", -1, "it's ☃")
         assert job.worker_name == "worker-1"
-        assert (job.result_ttl, job.failure_ttl) == (24 * 3600, 7 * 24 * 3600)
+        assert (job.result_ttl, job.failure_ttl) == (3600, 7 * 24 * 3600)
         assert job.enqueued_at.timestamp() * 1000 == pytest.approx(began, abs=1)
         assert job.started_at.timestamp() * 1000 == pytest.approx(began + 1500, abs=1)
         await cell.end(turn)
@@ -539,7 +539,7 @@ async def test_a_cancel_in_rq_that_lands_after_the_end_does_not_stay(redis_url, 
         registry = {"finished": "FinishedJobRegistry", "failed": "FailedJobRegistry"}[status]
         assert (rq.job().get_status().value, rq.places()) == (status, [registry])
         assert await cell.reap(queues=["antiphon"]) == []
-        assert 0 < await cell.redis.ttl("rq:job:t1") <= (1 if status == "finished" else 7) * 24 * 3600
+        assert 0 < await cell.redis.ttl("rq:job:t1") <= (1 if status == "finished" else 7 * 24) * 3600
 
 
 async def test_a_failure_in_rq_that_lands_after_the_end_does_not_stay(redis_url):
@@ -558,20 +558,20 @@ async def test_a_failure_in_rq_that_lands_after_the_end_does_not_stay(redis_url)
 
 
 @pytest.mark.parametrize(
-    ("status", "registry", "days"),
+    ("status", "registry", "hours"),
     [
         ("finished", "FinishedJobRegistry", 1),
         ("cancelled", "CanceledJobRegistry", 1),
-        ("failed", "FailedJobRegistry", 7),
+        ("failed", "FailedJobRegistry", 7 * 24),
     ],
 )
-async def test_the_record_of_an_ended_turn_stays_as_long_as_it_is_of_use(redis_url, status, registry, days):
+async def test_the_record_of_an_ended_turn_stays_as_long_as_it_is_of_use(redis_url, status, registry, hours):
     async with both(redis_url) as (cell, rq):
         await cell.put("t1")
         await cell.end(await cell.take_one(), status)
         kind = {"finished": "rq_finished", "failed": "rq_failed", "cancelled": "rq_canceled"}[status]
         left = await cell.redis.zscore(cell.keys.of_rq(kind, "antiphon"), "t1") - await cell.now() / 1000
         assert rq.places() == [registry]
-        assert left == pytest.approx(days * 86_400, abs=1)
-        assert days * 86_400 - 60 < await cell.redis.ttl("rq:job:t1") <= days * 86_400
+        assert left == pytest.approx(hours * 3600, abs=1)
+        assert hours * 3600 - 60 < await cell.redis.ttl("rq:job:t1") <= hours * 3600
         assert await cell.redis.ttl("ant:turn:t1") > 6 * 86_400, "the turn itself is kept"

@@ -27,7 +27,7 @@ local function lead_of(ttl)
 end
 
 -- The keys stay at least until the last delayed turn is due, and while a turn that others pass by waits for decisions.
--- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them.
+-- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them. Events stay a week.
 local LIFE = {'ttl', 'due_until', 'archived', 'aside', 'media'}
 local function release_session(session, now, f)
   f = f or redis.call('HMGET', key_session(session), unpack(LIFE))
@@ -40,7 +40,7 @@ local function release_session(session, now, f)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.pcall('ZADD', key_ending(), now + ttl - lead, session) end
   pcall(list_session, session, now, ttl)
-  for _, key in ipairs({key_history(session), key_events(session), key_turns(session), f[5] and key_media(session) or nil}) do redis.call('PEXPIRE', key, ttl) end
+  for i, key in ipairs({key_events(session), key_history(session), key_turns(session), f[5] and key_media(session) or nil}) do redis.call('PEXPIRE', key, i > 1 and ttl or math.min(ttl, 1000 * KEEP_TURN_SECONDS)) end
   redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end
 
