@@ -18,7 +18,10 @@ NODE_TIMEOUT_MS = 1000
 
 
 class Cluster:
-    """So many primaries that share the slots, each with so many replicas. Data survives the death of a primary."""
+    """So many primaries that share the slots, each with so many replicas.
+
+    Data survives the death of a primary, unless ``config`` turns ``appendonly`` off.
+    """
 
     def __init__(
         self,
@@ -36,10 +39,10 @@ class Cluster:
         self.primaries = self.nodes[:primaries]
 
     def _node(self, kind: Kind, more: dict[str, str], host: Host | None) -> RedisServer:
-        config = more | {
+        config = {"appendonly": "yes"} | more | {
             "cluster-enabled": "yes", "cluster-port": str(free_port()),
             "cluster-node-timeout": str(self._node_timeout_ms),
-            "cluster-require-full-coverage": "no", "repl-diskless-sync-delay": "0", "appendonly": "yes",
+            "cluster-require-full-coverage": "no", "repl-diskless-sync-delay": "0",
         }  # fmt: skip
         place = {} if host is None else {"address": host.address, "inside": host.inside}
         return RedisServer(kind, config=config, **place)

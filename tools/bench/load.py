@@ -12,13 +12,13 @@ from support.processes import Process
 from antiphon.client import AsyncClient
 from antiphon.input.request import AgentSpec
 from antiphon.redis.turn import AsyncTurn
+from antiphon.wire.keys import Keys
 
 AGENT = AgentSpec(provider="openai-chat", model="bench")
 ONE_CHUNK: dict[str, Any] = {"max_tokens": 1}
 """The answer is a single piece of text, between the format's first and last chunk."""
 HANDS = 8
-STARTED = "rq:wip:antiphon"
-"""RQ's registry of running jobs."""
+KEYS = Keys()
 
 
 async def submit_turns(
@@ -52,18 +52,20 @@ async def all_ended(turns: Sequence[AsyncTurn], timeout: float = 120) -> None:
         await wait_until_async(ended, timeout, f"turn {turn.id} has ended", interval=0.05)
 
 
-def running(urls: Sequence[str]) -> int:
-    """How many turns run now, on these servers together."""
+def running(urls: Sequence[str], keys: Keys = KEYS) -> int:
+    """How many turns run now, on these servers together, by RQ's registry of running jobs."""
     found = 0
     for url in urls:
         with Redis.from_url(url) as redis:
-            found += redis.zcard(STARTED)
+            found += redis.zcard(f"{keys.rq}:wip:antiphon")
     return found
 
 
-async def all_run(urls: Sequence[str], number: int, timeout: float = 30) -> None:
+async def all_run(urls: Sequence[str], number: int, timeout: float = 30, keys: Keys = KEYS) -> None:
     """Return when so many turns run on these servers together."""
-    await wait_until_async(lambda: running(urls) >= number, timeout, f"{number} turns run", interval=0.05)
+    await wait_until_async(
+        lambda: running(urls, keys) >= number, timeout, f"{number} turns run", interval=0.05
+    )
 
 
 async def warm_up(client: AsyncClient, number: int = 200) -> None:
@@ -81,12 +83,12 @@ def frozen(worker: Process) -> Iterator[None]:
         worker.thaw()
 
 
-def rate(redis_url: str, turns: Sequence[AsyncTurn]) -> float:
+def rate(redis_url: str, turns: Sequence[AsyncTurn], keys: Keys = KEYS) -> float:
     """Turns a second by their recorded ends, without the first and the last tenth."""
     with Redis.from_url(redis_url) as redis:
         pipe = redis.pipeline(transaction=False)
         for turn in turns:
-            pipe.hmget(f"ant:turn:{turn.id}", "ended_at", "status")
+            pipe.hmget(keys.turn(turn.id), "ended_at", "status")
         answers = pipe.execute()
     bad = [status for _, status in answers if status != b"finished"]
     if bad:
