@@ -51,6 +51,8 @@ WORKER_ORDER = [
     "local",
     "process",
     "supervisor rq webhooks scheduler eraser batches",
+    "pushes",
+    "deliveries",
     "observing",
     "app",
     "a2a",

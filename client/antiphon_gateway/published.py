@@ -54,7 +54,7 @@ class A2AAgent(Struct, forbid_unknown_fields=True):
     ``documentation_url`` and ``icon_url`` are for its card. ``organization`` and ``organization_url`` name who provides
     it. ``input_modes`` are the media types that it accepts, where ``*`` stands for any text, and ``output_modes`` those
     that it answers with. ``url`` is where clients reach the gateway; without it, the card names the address of the
-    request that reads it.
+    request that reads it. ``private_push`` also allows push notifications to addresses in your own network.
 
     >>> A2AAgent("support", description="Answers questions about orders.").accepts("text/plain")
     True
@@ -72,6 +72,7 @@ class A2AAgent(Struct, forbid_unknown_fields=True):
     input_modes: list[str] = field(default_factory=_input_modes)
     output_modes: list[str] = field(default_factory=_output_modes)
     url: str = ""
+    private_push: bool = False
 
     def accepts(self, media_type: str) -> bool:
         """Return whether messages may have parts of this media type.

@@ -90,7 +90,7 @@ class Hooks:
     # those who deliver
 
     def take(self, who: str) -> Round | None:
-        taken, missed, more = run(take_webhook(self.world.cell, LEASE_MS, PAUSE_MS))
+        taken, (missed, more, _) = run(take_webhook(self.world.cell, LEASE_MS, PAUSE_MS))
         expected = self._take()
         require(not isinstance(taken, DamagedWebhook), "no webhook is damaged", taken)
         due = {self._number(each) for each in taken.deliveries} if taken else set[int]()

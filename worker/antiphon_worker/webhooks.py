@@ -12,7 +12,6 @@ import base64
 import hashlib
 import hmac
 import logging
-import random
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -34,9 +33,11 @@ from antiphon.wire.lists.webhooks import (
     settle,
     take_webhook,
 )
+from antiphon_worker.deliveries import TIMEOUT_SECONDS, verdict
+from antiphon_worker.pushes import Pusher
 
 if TYPE_CHECKING:
-    from antiphon_worker.providers.http.posting import Posted, Poster
+    from antiphon_worker.providers.http.posting import Poster
 
 
 SECRET_PREFIX = "whsec_"
@@ -72,17 +73,13 @@ def _key(secret: str) -> bytes:
 log = logging.getLogger("antiphon.webhooks")
 
 PAUSE_SECONDS = 1.0
-TIMEOUT_SECONDS = 10.0
-"""So long a receiver may take to answer."""
 LEASE_SECONDS = 20.0
 LOST_SECONDS = 2.0
 """So long a webhook is left alone whose worker was lost."""
-SHORTEST_SECONDS, LONGEST_SECONDS, GIVEN_UP_SECONDS = 5.0, 3600.0, 86_400.0
 AT_ONCE = 10
 """So many requests to one receiver are under way."""
 OUTAGE_PAUSE_SECONDS = 0.2
 LEAVE_SECONDS = 3.0
-GONE = 410
 
 
 class Deliverer:
@@ -93,6 +90,7 @@ class Deliverer:
         self._poster: Poster | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._again = asyncio.Event()
+        self._pusher = Pusher(cell, self._post_office, self._again.set)
         self._stopping = False
         self._warned = False
 
@@ -119,12 +117,13 @@ class Deliverer:
         try:
             while True:
                 until = time.monotonic() + LEASE_SECONDS - TIMEOUT_SECONDS
-                taken, missed, more = await take_webhook(
+                taken, handed = await take_webhook(
                     self._cell, int(LEASE_SECONDS * 1000), int(LOST_SECONDS * 1000)
                 )
-                if missed:
+                if handed.missed:
                     log.error(
-                        "webhooks were not told of all ends behind %s: no worker has looked for too long", missed,
+                        "webhooks were not told of all ends behind %s: no worker has looked for too long",
+                        handed.missed,
                         extra={"action": "webhooks_missed"},
                     )  # fmt: skip
                 if isinstance(taken, DamagedWebhook):
@@ -135,7 +134,9 @@ class Deliverer:
                     )
                     self._tasks.add(task)
                     task.add_done_callback(self._done)
-                elif not more:
+                elif not handed.more:
+                    if handed.pushes:
+                        await self._pusher.take_all()
                     return
         except (KeyMissing, SealBroken) as exc:
             if not self._warned:
@@ -205,7 +206,7 @@ class Deliverer:
         headers = signed_headers(secrets, f"{event.turn_id}-{event.seq}", int(time.time()), body)
         url, private = text_of(taken.fields.get("url")), bool(taken.fields.get("private"))
         posted = await poster.post(url, body, headers, private=private, timeout=TIMEOUT_SECONDS)
-        what, seconds = _verdict(posted, (taken.now - delivery.at) / 1000)
+        what, seconds = verdict(posted, (taken.now - delivery.at) / 1000)
         error = "" if what == "delivered" else posted.error or f"answered {posted.status}"
         if error:
             log.log(
@@ -227,27 +228,13 @@ class Deliverer:
                 await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     async def _leave(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LEAVE_SECONDS)
-        for task in self._tasks:
+        tasks = self._tasks | self._pusher.tasks
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
+        for task in tasks:
             task.cancel()
-        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, AgentError):
                 log.warning("a webhook could not be released: %s", outcome, extra={"action": "outage"})
         if self._poster is not None:
             await self._poster.aclose()
-
-
-def _verdict(posted: Posted, age: float) -> tuple[What, float]:
-    """Return what becomes of a delivery that was made ``age`` seconds ago, and in how many seconds to try again."""
-    if 200 <= posted.status < 300:
-        return "delivered", 0.0
-    seconds = max(seconds_until_next(age), min(posted.retry_after or 0.0, LONGEST_SECONDS))
-    if posted.status == GONE or age + seconds > GIVEN_UP_SECONDS:
-        return "dropped", 0.0
-    return "later", seconds
-
-
-def seconds_until_next(age: float) -> float:
-    """Return the seconds until the next try: about as long as the delivery has waited, five seconds to an hour."""
-    return min(max(age, SHORTEST_SECONDS), LONGEST_SECONDS) * random.uniform(0.9, 1.1)

@@ -70,7 +70,7 @@ FORMS: dict[str, Form] = {
         for kind in (
             "input", "message", "response", "service", "agent", "metadata", "variables", "offered", "files", "plan",
             "file", "fact", "sent", "feedback", "recording", "kept", "batched", "route",
-            "variant",
+            "variant", "push",
         )
     },
     **{

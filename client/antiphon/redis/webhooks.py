@@ -90,7 +90,7 @@ class AsyncWebhooks:
                 f"A webhook's name must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}."
             )
         kinds = list(check_types(types))
-        _check_url(url, private)
+        check_url(url, private)
         signing = _secrets(secret) if secret is not None else ""
         known = await self._find(name)
         signing = signing or (_own_secret(known) if known else _new_secret())
@@ -131,7 +131,8 @@ class AsyncWebhooks:
         return None
 
 
-def _check_url(url: str, private: bool) -> None:
+def check_url(url: str, private: bool) -> None:
+    """Raise ``UsageError`` unless workers may post to a URL. Addresses are checked again when its name was resolved."""
     parts = _parts(url)
     if (
         parts is None

@@ -149,6 +149,10 @@ KINDS: tuple[Kind, ...] = (
          "an entry is removed when it was delivered, after a day at most", lasting=True),
     Kind("dispatched", "dispatched", "string", "the last completion event assigned to webhooks",
          "while there are webhooks", lasting=True),
+    Kind("pushes", "pushes", "sorted set", "notifications about single turns (A2A), by the time of the next try",
+         "an entry is removed when it was delivered, after a day at most", lasting=True),
+    Kind("push_cursor", "push_cursor", "string", "the last completion event assigned to such notifications",
+         "40 days after a turn was last given one"),
     Kind("unindexed", "unindexed:{}", "sorted set", "sessions that a memory is to index or to forget, by the time of "
          "the next try", "empty when idle", lasting=True),
     Kind("remembered", "remembered:{}", "hash", "which turns of a session are in the index of which "
@@ -382,6 +386,8 @@ class Keys:
     event_position = _One()
     unfunded = _One()
     dispatched = _One()
+    pushes = _One()
+    push_cursor = _One()
     webhooks = _One()
     pydantic_index = _One()
     notices = _One()

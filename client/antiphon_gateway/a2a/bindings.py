@@ -42,7 +42,7 @@ METHODS: dict[str, type[Proto]] = {
     "GetExtendedAgentCard": pb.GetExtendedAgentCardRequest,
 }
 """The methods and what they take."""
-READING = ("GET", "HEAD", "DELETE")
+WITH_BODY = ("SendMessage", "SendStreamingMessage", "CreateTaskPushNotificationConfig")
 MOST_SHOWN = 300
 CARD_SECONDS = 300
 
@@ -72,7 +72,7 @@ class Binding:
         self._check_version()
         asked = METHODS[method]()
         self._methods.check_supported(method)
-        if self._call.request.method in READING or path:
+        if method not in WITH_BODY:
             _parsed(lambda: parse_params(self._call.request.query_params, asked))
         else:
             _filled(asked, await self._json(InvalidRequestError))
@@ -142,6 +142,14 @@ class Binding:
                 seen = self._call.request.headers.get("last-event-id", "")
                 known = seen.isascii() and seen.isdigit() and len(seen) < 16
                 return await self._methods.subscribe(asked, int(seen) if known else None)
+            case "CreateTaskPushNotificationConfig":
+                return await self._methods.create_push(asked)
+            case "GetTaskPushNotificationConfig":
+                return await self._methods.get_push(asked)
+            case "ListTaskPushNotificationConfigs":
+                return await self._methods.list_push(asked)
+            case "DeleteTaskPushNotificationConfig":
+                return await self._methods.delete_push(asked)
             case _:
                 raise AssertionError(method)
 
@@ -210,5 +218,6 @@ async def _frames(
             place = b"" if one.seq is None else b"id: %d\n" % one.seq
             yield b"%bdata: %b\n\n" % (place, msgspec.json.encode(wrap(MessageToDict(one.value))))
     except AgentError as exc:
+        body = ErrorBody(exc)  # which logs an outage
         if not exc.retryable:
-            yield b"data: %b\n\n" % msgspec.json.encode(refused(ErrorBody(exc)))
+            yield b"data: %b\n\n" % msgspec.json.encode(refused(body))

@@ -24,7 +24,7 @@ def card_of(agent: A2AAgent, url: str, *, closed: bool) -> pb.AgentCard:
         supported_interfaces=[
             pb.AgentInterface(url=url, protocol_binding=binding, protocol_version=VERSION) for binding in BINDINGS
         ],
-        capabilities=pb.AgentCapabilities(streaming=True, push_notifications=False, extended_agent_card=False),
+        capabilities=pb.AgentCapabilities(streaming=True, push_notifications=True, extended_agent_card=False),
         skills=[_skill(one) for one in agent.skills or [Skill(agent.name, description=agent.description)]],
     )  # fmt: skip
     if agent.organization:

@@ -10,12 +10,12 @@ import msgspec
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
+from google.protobuf.empty_pb2 import Empty
 
 from antiphon.errors import (
     AlreadyDecided,
@@ -35,9 +35,11 @@ from antiphon.session.turn_info import TurnInfo
 from antiphon.text import number
 from antiphon.wire.answered import Answered, answered_by, keep_answered
 from antiphon.wire.keys import PREFIX
+from antiphon.wire.pushes import Push
 from antiphon_gateway.a2a.answers import Given, read_answers
 from antiphon_gateway.a2a.listing import list_tasks
 from antiphon_gateway.a2a.parts import Address, check_parts, ours, plain
+from antiphon_gateway.a2a.pushes import configs_of, delete_config, get_config, push_of, set_config
 from antiphon_gateway.a2a.tasks import METADATA, Open, Updates, as_submitted, open_of, task_of
 from antiphon_gateway.http.operations import Call, idempotency_key
 from antiphon_gateway.published import A2AAgent
@@ -131,12 +133,38 @@ class Methods:
         first = task_of(info, self.address(info)) if updates is None else updates.task(info)
         return self._followed(turn, first, cursor, stops=False, updates=updates)
 
+    async def create_push(self, asked: pb.TaskPushNotificationConfig) -> pb.TaskPushNotificationConfig:
+        """Have push notifications about a task sent."""
+        self._call.caller.check_right("write")
+        push = self._push(asked)
+        return await set_config(self._call, await self._turn(asked.task_id), push)
+
+    async def get_push(self, asked: pb.GetTaskPushNotificationConfigRequest) -> pb.TaskPushNotificationConfig:
+        """Return where the caller has push notifications about a task sent."""
+        self._call.caller.check_right("read")
+        return await get_config(self._call, await self._turn(asked.task_id), asked.id)
+
+    async def list_push(
+        self, asked: pb.ListTaskPushNotificationConfigsRequest
+    ) -> pb.ListTaskPushNotificationConfigsResponse:
+        """Return all places to which the caller has push notifications about a task sent. They fit on one page."""
+        self._call.caller.check_right("read")
+        turn = await self._turn(asked.task_id)
+        return pb.ListTaskPushNotificationConfigsResponse(configs=await configs_of(self._call, turn))
+
+    async def delete_push(self, asked: pb.DeleteTaskPushNotificationConfigRequest) -> Empty:
+        """Send push notifications about a task there no more."""
+        self._call.caller.check_right("write")
+        await delete_config(self._call, await self._turn(asked.task_id), asked.id)
+        return Empty()
+
+    def _push(self, asked: pb.TaskPushNotificationConfig) -> Push:
+        return push_of(asked, self._call.caller, private=self._agent.private_push)
+
     def check_supported(self, method: str) -> None:
-        """Refuse push notifications and the extended card, whatever the request has."""
+        """Refuse the extended card, whatever the request has."""
         if method == "GetExtendedAgentCard":
             raise UnsupportedOperationError("The agent has no extended card.")
-        if "PushNotification" in method:
-            raise PushNotificationNotSupportedError
 
     def address(self, info: TurnInfo) -> Address:
         """Return the function that makes the URL of a stored file of the turn's session."""
@@ -159,9 +187,13 @@ class Methods:
             raise InvalidParamsError(f"A messageId has at most {LONGEST_ID} characters.")
         check_parts(message.parts, self._agent, answers=bool(message.task_id))
         _history(asked.configuration)
-        if asked.configuration.HasField("task_push_notification_config"):
-            raise PushNotificationNotSupportedError
-        return await (self._continued(message) if message.task_id else self._begun(asked))
+        config = asked.configuration.task_push_notification_config
+        pushes = asked.configuration.HasField("task_push_notification_config")
+        push = self._push(config) if pushes else None  # refused before anything is written
+        found = await (self._continued(message) if message.task_id else self._begun(asked))
+        if push is not None:
+            await set_config(self._call, found.turn, push)
+        return found
 
     async def _begun(self, asked: pb.SendMessageRequest) -> Sent:
         """Submit a new turn, or find the one that the message has begun."""

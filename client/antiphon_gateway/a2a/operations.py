@@ -86,26 +86,30 @@ async def act_on_a2a_task(call: Call[None, None]) -> Response:
 
 @operation("POST", "/a2a/{agent}/tasks/{task}/pushNotificationConfigs", right="write")
 async def set_a2a_push(call: Call[None, None]) -> Response:
-    """Always refused: push notifications of A2A are not supported"""
-    return await _bound(call).rest("CreateTaskPushNotificationConfig")
+    """Have push notifications about a task of a published agent (A2A) sent to a URL"""
+    return await _bound(call).rest("CreateTaskPushNotificationConfig", task_id=call.path["task"])
 
 
 @operation("GET", "/a2a/{agent}/tasks/{task}/pushNotificationConfigs", right="read")
 async def list_a2a_push(call: Call[None, None]) -> Response:
-    """Always refused: push notifications of A2A are not supported"""
-    return await _bound(call).rest("ListTaskPushNotificationConfigs")
+    """List where push notifications about a task (A2A) are sent"""
+    return await _bound(call).rest("ListTaskPushNotificationConfigs", task_id=call.path["task"])
 
 
 @operation("GET", "/a2a/{agent}/tasks/{task}/pushNotificationConfigs/{config}", right="read")
 async def show_a2a_push(call: Call[None, None]) -> Response:
-    """Always refused: push notifications of A2A are not supported"""
-    return await _bound(call).rest("GetTaskPushNotificationConfig")
+    """Read where push notifications about a task (A2A) are sent"""
+    return await _bound(call).rest(
+        "GetTaskPushNotificationConfig", task_id=call.path["task"], id=call.path["config"]
+    )
 
 
 @operation("DELETE", "/a2a/{agent}/tasks/{task}/pushNotificationConfigs/{config}", right="write")
 async def delete_a2a_push(call: Call[None, None]) -> Response:
-    """Always refused: push notifications of A2A are not supported"""
-    return await _bound(call).rest("DeleteTaskPushNotificationConfig")
+    """Send push notifications about a task (A2A) there no more"""
+    return await _bound(call).rest(
+        "DeleteTaskPushNotificationConfig", task_id=call.path["task"], id=call.path["config"]
+    )
 
 
 @operation("GET", "/a2a/{agent}/extendedAgentCard", right="read")

@@ -83,7 +83,7 @@ async def test_notices_that_begin_anew_with_smaller_ids_are_told(cell):
     await cell.redis.hset("ant:webhook:hook", "since", "1-0")
     await cell.redis.set("ant:dispatched", "99999999999999-0")
     await ended(cell, "t1")
-    taken, missed, _ = await take_webhook(cell, LEASE_MS, PAUSE_MS)
+    taken, (missed, *_) = await take_webhook(cell, LEASE_MS, PAUSE_MS)
     assert (missed, [one.notice.turn_id for one in taken.deliveries]) == ("99999999999999-0", ["t1"])
 
 
@@ -210,10 +210,10 @@ async def test_many_notices_are_handed_out_in_pages(cell):
         fields = {"kind": "turn_finished", "session": "s", "turn": f"t{number}", "seq": 1, "tenant": ""}
         pipe.xadd("ant:notices", fields)
     await pipe.execute()
-    taken, missed, more = await take_webhook(cell, LEASE_MS, PAUSE_MS)
+    taken, (missed, more, _) = await take_webhook(cell, LEASE_MS, PAUSE_MS)
     assert (len(taken.deliveries), missed, more) == (100, "", True)
     assert await cell.redis.zcard("ant:deliveries:hook") == 499, "a page, of which one was the last of before"
-    assert await take_webhook(cell, LEASE_MS, PAUSE_MS) == (None, "", False)
+    assert await take_webhook(cell, LEASE_MS, PAUSE_MS) == (None, ("", False, False))
     assert await cell.redis.zcard("ant:deliveries:hook") == 750
 
 
@@ -235,7 +235,7 @@ async def test_a_damaged_webhook_delays_no_other_one_and_goes_on_when_it_is_repa
     before = await cell.redis.dump(key)
     await cell.redis.set(key, "x")
     await ended(cell, "t1")
-    damaged, *_ = await take_webhook(cell, LEASE_MS, PAUSE_MS)
+    damaged, _ = await take_webhook(cell, LEASE_MS, PAUSE_MS)
     assert (damaged.name, "WRONGTYPE" in damaged.why) == ("bad", True)
     assert await due(cell) == ["t1"]
     await cell.redis.delete(key, "ant:deliveries:hook")
@@ -251,9 +251,9 @@ async def test_what_is_missed_is_named_and_what_is_left_is_told(cell):
     before = (await cell.redis.get("ant:dispatched")).decode()
     await ended(cell, "t1", "t2", "t3")
     await cell.redis.xtrim("ant:notices", maxlen=2, approximate=False)
-    taken, missed, _ = await take_webhook(cell, LEASE_MS, PAUSE_MS)
+    taken, (missed, *_) = await take_webhook(cell, LEASE_MS, PAUSE_MS)
     assert ([one.notice.turn_id for one in taken.deliveries], missed) == (["t2", "t3"], before)
-    assert (await take_webhook(cell, LEASE_MS, PAUSE_MS))[1] == "", "once"
+    assert (await take_webhook(cell, LEASE_MS, PAUSE_MS))[1].missed == "", "once"
 
 
 async def test_a_webhook_taken_between_a_jump_back_and_the_next_look_is_held_for_its_whole_lease(cell):

@@ -20,8 +20,9 @@ from antiphon.input.request import AgentSpec
 from antiphon.redis import webhooks
 from antiphon.wire.lists.webhooks import release_webhook, settle, stored_webhooks, take_webhook
 from antiphon_worker import webhooks as module
+from antiphon_worker.deliveries import GIVEN_UP_SECONDS, seconds_until_next
 from antiphon_worker.providers.http.addresses import is_public
-from antiphon_worker.webhooks import GIVEN_UP_SECONDS, Deliverer, seconds_until_next
+from antiphon_worker.webhooks import Deliverer
 
 AGENT = AgentSpec(provider="scripted", model="m")
 pytestmark = pytest.mark.lasting_keys("ant:webhook*", "ant:deliveries:*", "ant:dispatched")
@@ -178,7 +179,7 @@ async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_co
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         await ended(cell, "t1", "t2")
-        taken, _, _ = await take_webhook(cell, 30_000, 2_000)
+        taken, _ = await take_webhook(cell, 30_000, 2_000)
         assert [one.notice.turn_id for one in taken.deliveries] == ["t1", "t2"]
         await cell.wait(29_000)
         await deliver()
@@ -200,11 +201,11 @@ async def test_who_held_a_webhook_that_was_removed_does_not_hold_the_one_that_ha
     await cell.set_clock(START_MS)
     await webhook(client, receiver)
     await ended(cell, "t1")
-    before, _, _ = await take_webhook(cell, 30_000, 2_000)
+    before, _ = await take_webhook(cell, 30_000, 2_000)
     await client.webhooks().delete("hook")
     await webhook(client, receiver)
     await ended(cell, "t2")
-    now, _, _ = await take_webhook(cell, 30_000, 2_000)
+    now, _ = await take_webhook(cell, 30_000, 2_000)
     assert not await settle(cell, before, now.deliveries[0], "later", 3600_000)
     await release_webhook(cell, before)
     assert (await take_webhook(cell, 30_000, 2_000))[0] is None, "it is held still"
@@ -391,7 +392,7 @@ async def test_without_webhooks_nothing_is_written_and_a_look_is_one_command(cel
     await ended(cell, "t1")
     await take_webhook(cell, 30_000, 0)
     before = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
-    assert await take_webhook(cell, 30_000, 0) == (None, "", False)
+    assert await take_webhook(cell, 30_000, 0) == (None, ("", False, False))
     after = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
     assert after - before == 3, "INFO, the script, and one command in it"
     assert not await cell.redis.exists("ant:notices")

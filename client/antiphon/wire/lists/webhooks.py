@@ -56,6 +56,17 @@ class Taken(NamedTuple):
     deliveries: list[Delivery]
 
 
+class Handed(NamedTuple):
+    """What became of the notices: behind which one some were lost ('' for none), and whether there are more.
+
+    ``pushes`` is whether single turns may have notifications (see ``antiphon.wire.pushes``).
+    """
+
+    missed: str
+    more: bool
+    pushes: bool
+
+
 async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> None:
     """Write a webhook, or without fields remove it. Raises ``LimitReached``, ``StoreError``."""
     encoded = {field: value.encode() for field, value in fields.items()}
@@ -71,22 +82,20 @@ async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> Non
 
 async def take_webhook(
     cell: Cell, lease_ms: int, pause_ms: int
-) -> tuple[Taken | DamagedWebhook | None, str, bool]:
+) -> tuple[Taken | DamagedWebhook | None, Handed]:
     """Take a webhook with due deliveries, after new notices were handed out. Raises ``KeyMissing`` once it has it: then
-    another worker takes it at the end of the lease.
-
-    Also returns behind which notice some were lost ('' for none), and whether there are more to hand out. Raises
-    ``StoreError``.
+    another worker takes it at the end of the lease. Raises ``StoreError``.
     """
     match await cell.run("webhooks/take", lease_ms, pause_ms, KEEP_MS, AT_ONCE):
-        case [b"NONE", missed, more]:
-            return None, text_of(missed), more == b"1"
-        case [b"TAKEN", missed, more, name, fence, now, flat, due]:
+        case [b"NONE", *handed]:
+            return None, _handed(handed)
+        case [b"TAKEN", missed, more, pushes, name, fence, now, flat, due]:
             fields = cell.seal.open_fields(text_of(name), WEBHOOK, pairs(flat))
             found = [_delivery(text_of(one)) for one in due]
-            return Taken(text_of(name), int(fence), int(now), fields, found), text_of(missed), more == b"1"
-        case [b"DAMAGED", missed, more, name, why]:
-            return DamagedWebhook(text_of(name), text_of(why)), text_of(missed), more == b"1"
+            taken = Taken(text_of(name), int(fence), int(now), fields, found)
+            return taken, _handed([missed, more, pushes])
+        case [b"DAMAGED", missed, more, pushes, name, why]:
+            return DamagedWebhook(text_of(name), text_of(why)), _handed([missed, more, pushes])
         case answer:
             raise unexpected("webhooks/take", answer)
 
@@ -130,6 +139,11 @@ async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> lis
         for name, raw, waiting in zip(names, answers[::2], answers[1::2], strict=True)
         if raw
     ]
+
+
+def _handed(raw: Sequence[bytes]) -> Handed:
+    missed, more, pushes = raw
+    return Handed(text_of(missed), more == b"1", pushes == b"1")
 
 
 def _fields(cell: Cell, name: str, raw: Mapping[bytes, bytes]) -> dict[str, bytes]:

@@ -39,7 +39,7 @@ local function follow_clock(now)
   redis.call('SET', key_clock(), string.format('%.0f', now))
   local back = last - now
   if back < BACK_MS then return end
-  for _, key in ipairs({key_active(), key_due(), key_aside(), key_webhooks()}) do move_scores(key, back, now) end
+  for _, key in ipairs({key_active(), key_due(), key_aside(), key_webhooks(), key_pushes()}) do move_scores(key, back, now) end
   for _, name in ipairs(redis.call('ZRANGE', key_webhooks(), 0, -1)) do
     guarded(move_scores, key_deliveries(name), back, now, 'LIMIT', 0, MOST_DELIVERIES_MOVED)
   end

@@ -1,18 +1,6 @@
 -- Webhooks: `webhooks` has the time at which each is looked at, `deliveries` what it is to be told. While a worker delivers
 -- (`held`), that time is the end of its lease. A delivery names its notice; the event is read when it is sent.
-local MOST_DELIVERIES, MOST_NOTICES_AT_ONCE = 100000, 500
-
-local function parts_of(entry)
-  local at, number = string.match(entry or '', '^(%d+)-(%d+)$')
-  return tonumber(at) or 0, tonumber(number) or 0
-end
-
--- Whether an entry of the log stands behind another one.
-local function behind(entry, other)
-  local at, number = parts_of(entry)
-  local other_at, other_number = parts_of(other)
-  return at > other_at or at == other_at and number > other_number
-end
+local MOST_DELIVERIES = 100000
 
 -- Whether a webhook asked for this. Of which agent the turn is, the worker reads before it delivers.
 local function wants(hook, id, f)
@@ -34,28 +22,16 @@ end
 -- Hand new notices to the webhooks that want them. Returns the notice behind which some are missing, or '', and '1'
 -- if there are more.
 local function dispatch(now, keep_ms)
-  local cursor, newest = redis.call('GET', key_dispatched()), follow_notices(keep_ms)
-  if cursor == newest then return '', '' end
-  local page = redis.call('XRANGE', key_notices(), cursor or '-', '+', 'COUNT', MOST_NOTICES_AT_ONCE)
-  local missed = ''
-  if page[1] and page[1][1] == cursor then
-    table.remove(page, 1)
-  else
-    missed = cursor or 'the beginning'
-    page = redis.call('XRANGE', key_notices(), '-', '+', 'COUNT', MOST_NOTICES_AT_ONCE)
-  end
+  local page, missed, more = notices_behind(key_dispatched(), keep_ms)
   local hooks = {}
-  for _, name in ipairs(redis.call('ZRANGE', key_webhooks(), 0, -1)) do
+  for _, name in ipairs(#page > 0 and redis.call('ZRANGE', key_webhooks(), 0, -1) or {}) do
     guarded(function() hooks[name] = redis.call('HMGET', key_webhook(name), 'types', 'tenant', 'since') end)
   end
-  for _, entry in ipairs(page) do
-    local f = {}
-    for i = 1, #entry[2], 2 do f[entry[2][i]] = entry[2][i + 1] end
+  for _, f in ipairs(page) do
     for name, hook in pairs(hooks) do
-      if f.turn and wants(hook, entry[1], f) then guarded(add_delivery, name, entry[1], f, now) end
+      if f.turn and wants(hook, f.id, f) then guarded(add_delivery, name, f.id, f, now) end
     end
   end
-  local last = page[#page][1]
-  redis.call('SET', key_dispatched(), last)
-  return missed, last ~= newest and '1' or ''
+  if #page > 0 then redis.call('SET', key_dispatched(), page[#page].id) end
+  return missed, more
 end

@@ -3,15 +3,17 @@
 -- damaged is left alone for a minute. A call that is repeated after a lost answer takes another webhook; the first one is
 -- free again when its lease is over.
 -- @args lease_ms pause_ms keep_ms count
--- -> NONE, missed, more    `missed`: behind this notice some are no longer kept. `more`: 1 if there are more to hand out
--- -> TAKEN, missed, more, name, fence, time, fields, deliveries
--- -> DAMAGED, missed, more, name, why
--- @include following damage webhooks
-if redis.call('EXISTS', key_webhooks()) == 0 then return {'NONE', '', ''} end
+-- -> NONE, missed, more, pushes    `missed`: behind this notice some are no longer kept. `more`: 1 if there are more to hand out. `pushes`: 1 if turns may have notifications
+-- -> TAKEN, missed, more, pushes, name, fence, time, fields, deliveries
+-- -> DAMAGED, missed, more, pushes, name, why
+-- @include following notice_pages damage webhooks
+if redis.call('EXISTS', key_webhooks(), key_push_cursor(), key_pushes()) == 0 then return {'NONE', '', '', ''} end
+local pushes = redis.call('EXISTS', key_push_cursor(), key_pushes()) > 0 and '1' or ''
+if redis.call('EXISTS', key_webhooks()) == 0 then return {'NONE', '', '', pushes} end
 local now, taken = now_ms(), nil
 local missed, more = dispatch(now, keep_ms)
 local name = redis.call('ZRANGEBYSCORE', key_webhooks(), '-inf', now, 'LIMIT', 0, 1)[1]
-if not name then return {'NONE', missed, more} end
+if not name then return {'NONE', missed, more, pushes} end
 local fence = redis.call('INCR', key_fence()) -- of the cell: one of a webhook would count from 1 again when it is set anew
 
 local function take()
@@ -30,7 +32,7 @@ end
 local done, why = guarded(take)
 if not done then
   redis.call('ZADD', key_webhooks(), now + QUARANTINE_MS, name)
-  return {'DAMAGED', missed, more, name, why}
+  return {'DAMAGED', missed, more, pushes, name, why}
 end
-if not taken then return {'NONE', missed, more} end
-return {'TAKEN', missed, more, name, fence, string.format('%.0f', now), taken.fields, taken.due}
+if not taken then return {'NONE', missed, more, pushes} end
+return {'TAKEN', missed, more, pushes, name, fence, string.format('%.0f', now), taken.fields, taken.due}

@@ -1,0 +1,145 @@
+"""Notifications about single turns that programs have asked for: that a turn has ended, or waits for decisions.
+
+They belong to their turn, and go with it. Workers send them like the deliveries of webhooks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import CorruptRecord, LimitReached
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.model import encode
+from antiphon.text import text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked, unexpected, unknown_turn
+from antiphon.wire.lists.notices import KEEP_SECONDS
+from antiphon.wire.records import readable
+
+MOST_PUSHES = 10
+"""Of a turn."""
+AT_ONCE = 100
+KEEP_MS = int(KEEP_SECONDS * 1000)
+
+
+class Push(Struct, omit_defaults=True):
+    """Where notifications about a turn are sent, and with which headers.
+
+    ``by`` has asked for it, and ``id`` is its name there. ``kinds`` are the types of the events to tell of. ``private``
+    allows addresses that are not public.
+    """
+
+    id: str
+    by: str
+    url: str
+    kinds: list[str]
+    token: str = ""
+    scheme: str = ""
+    credentials: str = ""
+    private: bool = False
+
+
+class Due(NamedTuple):
+    """A notification to be sent: ``kind`` has happened to the turn at ``at``, in ms; it was handed out at ``since``.
+
+    ``push`` is None if it cannot be read.
+    """
+
+    delivery: str
+    since: int
+    at: int
+    kind: str
+    turn_id: TurnId
+    session_id: SessionId
+    push: Push | None
+
+
+async def set_push(cell: Cell, turn_id: TurnId, session_id: SessionId, push: Push) -> None:
+    """Have notifications about a turn sent, once also about what has happened before. Repeating it changes nothing.
+
+    Raises ``LimitReached`` beyond 10 of a turn, ``TurnNotFound`` and ``StoreError``.
+    """
+    content = cell.seal.seal(session_id, "push", encode(push))
+    match await cell.run("pushes/set", turn_id, _digest(push.by, push.id), content, MOST_PUSHES, KEEP_MS):
+        case [b"OK"]:
+            return
+        case [b"FULL"]:
+            raise LimitReached(
+                f"The turn has {MOST_PUSHES} notifications already: delete one.", limit="pushes"
+            )
+        case [b"TURN_NOT_FOUND"]:
+            raise unknown_turn(turn_id)
+        case answer:
+            raise unexpected("pushes/set", answer)
+
+
+async def pushes_of(cell: Cell, turn_id: TurnId, session_id: SessionId, by: str) -> list[Push]:
+    """Return the notifications about a turn that one caller has set, in the order in which they were first set.
+
+    Raises ``CorruptRecord``, ``KeyMissing`` and ``StoreError``.
+    """
+    key = cell.keys.turn(turn_id)
+    names = text_of(await asked(cell.redis.hget(key, "pushes"))).split()
+    if not names:
+        return []
+    raw: list[bytes | None] = await asked(cell.redis.hmget(key, [f"push:{one}" for one in names]))
+    with readable("A notification about a turn", turn_id=turn_id):
+        found = [_push(cell, session_id, one.partition(b" ")[2]) for one in raw if one]
+    return [one for one in found if one.by == by]
+
+
+async def delete_push(cell: Cell, turn_id: TurnId, by: str, name: str) -> None:
+    """Send no more of these notifications. Repeating it changes nothing. Raises ``StoreError``."""
+    match await cell.run("pushes/delete", turn_id, _digest(by, name)):
+        case [b"OK"]:
+            return
+        case answer:
+            raise unexpected("pushes/delete", answer)
+
+
+async def take_pushes(cell: Cell, lease_ms: int) -> tuple[list[Due], int, bool]:
+    """Take notifications that are due, for a time. Also returns the time of Redis in ms, and whether there are more.
+
+    Raises ``StoreError``.
+    """
+    match await cell.run("pushes/take", lease_ms, KEEP_MS, AT_ONCE):
+        case [b"OK", more, now, *taken]:
+            return [_due(cell, *one) for one in taken], int(now), more == b"1"
+        case answer:
+            raise unexpected("pushes/take", answer)
+
+
+async def settle_push(cell: Cell, due: Due, again_ms: int | None = None) -> None:
+    """Write that a notification was acknowledged or given up, or when it is tried again. Raises ``StoreError``."""
+    match await cell.run("pushes/settle", due.delivery, "" if again_ms is None else again_ms):
+        case [b"OK"]:
+            return
+        case answer:
+            raise unexpected("pushes/settle", answer)
+
+
+def _digest(by: str, name: str) -> str:
+    return hashlib.sha256(encode([by, name])).hexdigest()[:32]
+
+
+def _push(cell: Cell, session_id: str, content: bytes) -> Push:
+    return msgspec.json.decode(cell.seal.open(session_id, "push", content), type=Push)
+
+
+def _due(cell: Cell, delivery: bytes, session: bytes, content: bytes) -> Due:
+    _, since, at, kind, turn = text_of(delivery).split(" ")
+    try:
+        push = _push(cell, text_of(session), content)
+    except (CorruptRecord, msgspec.MsgspecError):
+        push = None
+    return Due(
+        text_of(delivery), _number(since), _number(at), kind, TurnId(turn), SessionId(text_of(session)), push
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,146 @@
+"""Sends notifications about single turns, in the form of A2A: the new state of the task that the turn is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from antiphon.errors import StoreError
+from antiphon.model import encode
+from antiphon.wire.cell import Cell
+from antiphon.wire.pushes import Due, Push, settle_push, take_pushes
+from antiphon_worker.deliveries import TIMEOUT_SECONDS, seconds_until_next, verdict
+
+if TYPE_CHECKING:
+    from antiphon_worker.providers.http.posting import Poster
+
+log = logging.getLogger("antiphon.webhooks")
+
+STATES = {
+    "turn_finished": "TASK_STATE_COMPLETED", "turn_failed": "TASK_STATE_FAILED",
+    "turn_cancelled": "TASK_STATE_CANCELED", "turn_suspended": "TASK_STATE_INPUT_REQUIRED",
+}  # fmt: skip
+"""The states of a task by the types of the events that bring them about."""
+MEDIA_TYPE = "application/a2a+json"
+LEASE_SECONDS = 30.0
+MOST_BATCHES = 20
+AT_ONCE = 10
+"""So many requests to one endpoint are under way in a worker."""
+PATIENCE_SECONDS = 1.0
+"""So long a notification waits for others to the same endpoint; then it is left for later."""
+OUTAGE_PAUSE_SECONDS = 0.2
+
+
+def message_of(due: Due) -> bytes:
+    """Return the body: an update of the task's status. It is the same at every try."""
+    at = datetime.fromtimestamp(due.at / 1000, UTC).isoformat(timespec="milliseconds")
+    status = {"state": STATES[due.kind], "timestamp": at.replace("+00:00", "Z")}
+    update = {"taskId": due.turn_id, "contextId": due.session_id, "status": status}
+    return encode({"statusUpdate": update})
+
+
+def headers_of(push: Push) -> dict[str, str]:
+    """Return the headers. Clients in different languages look for the token under different names."""
+    headers = {"content-type": MEDIA_TYPE, "user-agent": "antiphon"}
+    if push.token:
+        headers |= {"x-a2a-notification-token": push.token, "a2a-notification-token": push.token}
+    if push.scheme and push.credentials:
+        headers["authorization"] = f"{push.scheme} {push.credentials}"
+    return headers
+
+
+class Pusher:
+    """Sends what is due, in tasks of its own. ``again`` is called when one of them has ended."""
+
+    def __init__(self, cell: Cell, poster: Callable[[], Poster], again: Callable[[], None]) -> None:
+        self._cell, self._poster, self._again = cell, poster, again
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: Counter[str] = Counter()
+        self._freed = asyncio.Condition()
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Those that send."""
+        return self._tasks
+
+    async def take_all(self) -> None:
+        """Take notifications while there are some that are due. Raises ``StoreError``."""
+        while len(self._tasks) < MOST_BATCHES:
+            until = time.monotonic() + LEASE_SECONDS - 2 * TIMEOUT_SECONDS
+            taken, now, more = await take_pushes(self._cell, int(LEASE_SECONDS * 1000))
+            if taken:
+                task = asyncio.create_task(self._send_all(taken, now, until), name="antiphon pushes")
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
+            if not more:
+                return
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._again()
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            name = type(exc).__name__  # its text may hold a secret
+            log.error("notifications about turns broke: %s", name, extra={"action": "push_broke"})
+
+    async def _send_all(self, taken: list[Due], now: int, until: float) -> None:
+        await asyncio.gather(*(self._send(due, now, until) for due in taken))
+
+    async def _send(self, due: Due, now: int, until: float) -> None:
+        push, age = due.push, (now - due.since) / 1000
+        if push is None or due.kind not in push.kinds or due.kind not in STATES:
+            await self._settle(due, None)
+            return
+        origin = urlsplit(push.url).netloc
+        if not await self._may_start(origin, until):
+            await self._settle(due, seconds_until_next(age))
+            return
+        try:
+            posted = await self._poster().post(
+                push.url, message_of(due), headers_of(push), private=push.private, timeout=TIMEOUT_SECONDS
+            )
+        finally:
+            await self._ended(origin)
+        what, seconds = verdict(posted, age)
+        if what != "delivered":
+            log.warning(
+                "a notification about turn %s: %s, %s", due.turn_id, posted.error or f"answered {posted.status}",
+                "given up" if what == "dropped" else f"again in {seconds:.0f} s",
+                extra={"action": f"push_{what}", "turn": due.turn_id},
+            )  # fmt: skip
+        await self._settle(due, seconds if what == "later" else None)
+
+    async def _may_start(self, origin: str, until: float) -> bool:
+        """Wait a moment until few requests to an endpoint are under way, and count one more."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS), self._freed:
+                await self._freed.wait_for(lambda: self._under_way[origin] < AT_ONCE)
+                if time.monotonic() > until:  # another worker may have it before the answer
+                    return False
+                self._under_way[origin] += 1
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ended(self, origin: str) -> None:
+        self._under_way[origin] -= 1
+        if not self._under_way[origin]:
+            del self._under_way[origin]
+        async with self._freed:
+            self._freed.notify_all()
+
+    async def _settle(self, due: Due, seconds: float | None) -> None:
+        """Write what became of a notification, as soon as Redis can be reached."""
+        while True:
+            try:
+                await settle_push(self._cell, due, None if seconds is None else int(seconds * 1000))
+                return
+            except StoreError as exc:
+                if not exc.retryable:
+                    raise
+                await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
