@@ -53,3 +53,10 @@ async def working(redis_url, kind, answer=None, *, quick=True, **settings):
         )
         async with running_worker(redis_url, app, **{**SOON, **settings}), AsyncClient(redis_url) as client:
             yield client, server
+
+
+def lose(redis):
+    """Let the turn's worker lose its lease, as if it had died."""
+    for session in redis.zrange("ant:active", 0, -1):
+        redis.hset(f"ant:session:{session.decode()}", "lease", 0)
+        redis.zadd("ant:active", {session: 0})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -14,7 +14,7 @@ from antiphon.model.budget import NANO, Budget, BudgetState
 from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
-from antiphon.wire.records import readable
+from antiphon.wire.records import pairs, readable
 
 HOUR_MS = 3_600_000
 WOKEN_AT_ONCE = 500
@@ -55,7 +55,13 @@ class Reserved(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Running calls hold what is left: ask again."""
+    """Other calls hold what is left of this ledger: ask again.
+
+    ``away`` are calls in batches that hold a part of it and whose turns are not in the ledger's cell.
+    """
+
+    ledger: str = ""
+    away: tuple[Call, ...] = ()
 
 
 class Reached(NamedTuple):
@@ -89,21 +95,14 @@ async def reserve(
 
     Of a payer this cell has the ledgers of ``inner`` budgets (of a turn or session), of ``outer`` ones, or ``all``.
     """
-    flat = [
-        value
-        for payer, part in payers
-        for value in (
-            payer.scope, payer.name, part, msgspec.json.encode(payer.own) if payer.own else b"",
-            payer.turn_id, payer.session_id,
-        )
-    ]  # fmt: skip
-    answer = await cell.run(
-        "budgets/reserve", call.turn_id, call.session_id, call.fence, call.number,
-        "" if call.cost is None else call.cost, call.tokens, call.lasts_ms, "1" if switched else "", *flat,
-    )  # fmt: skip
+    answer = await _reserve(cell, call, payers, call.lasts_ms, switched)
     match answer:
         case [b"RESERVED", ledgers]:
             return Reserved([text_of(ledger) for ledger in ledgers])
+        case [b"BUSY", ledger, calls]:
+            with readable("A ledger of budgets"):
+                away = [_call_of(turn, text_of(call)) for turn, call in pairs(calls).items()]
+                return Busy(text_of(ledger), tuple(away))
         case [b"BUSY"]:
             return Busy()
         case [b"REACHED", *found]:
@@ -118,6 +117,37 @@ async def reserve(
             return Outdated()
         case _:
             raise unexpected("budgets/reserve", answer)
+
+
+def _call_of(turn_id: str, held: str) -> Call:
+    fence, number, cost, tokens, _ = held.split(" ")
+    return Call(TurnId(turn_id), SessionId(""), Fence(fence), int(number), int(cost), int(tokens), 0)
+
+
+async def ledgers_of(cell: Cell, call: Call, payers: Sequence[tuple[Payer, str]]) -> list[str]:
+    """Return the ledgers in which a call may hold something, and hold nothing. Raises ``StoreError``."""
+    match await _reserve(cell, call, payers, "", switched=False):
+        case [b"RESERVED", ledgers]:
+            return [text_of(ledger) for ledger in ledgers]
+        case answer:
+            raise unexpected("budgets/reserve", answer)
+
+
+async def _reserve(
+    cell: Cell, call: Call, payers: Sequence[tuple[Payer, str]], lasts_ms: int | str, switched: bool
+) -> list[Any]:
+    flat = [
+        value
+        for payer, part in payers
+        for value in (
+            payer.scope, payer.name, part, msgspec.json.encode(payer.own) if payer.own else b"",
+            payer.turn_id, payer.session_id,
+        )
+    ]  # fmt: skip
+    return await cell.run(
+        "budgets/reserve", call.turn_id, call.session_id, call.fence, call.number,
+        "" if call.cost is None else call.cost, call.tokens, lasts_ms, "1" if switched else "", *flat,
+    )  # fmt: skip
 
 
 async def capture(

@@ -17,6 +17,7 @@ from antiphon.wire.budgets import (
     Reserved,
     Unpriced,
     capture,
+    ledgers_of,
     note_waiting,
     read_ledgers,
     reserve,
@@ -62,6 +63,38 @@ async def test_a_repetition_holds_nothing_twice(cell):
     for _ in range(3):
         assert await ask(cell, call()) == Reserved(["tenant:day:acme"])
     assert await used(cell) == [0, 10 * CENT]
+
+
+async def test_the_ledgers_of_a_call_are_found_and_nothing_is_held(cell):
+    everything = [(ACME, "all")]
+    assert await ledgers_of(cell, call(), everything) == ["tenant:day:acme"]
+    assert await spent(cell) == {}
+    await ask(cell, call(fence=2))
+    before = await spent(cell)
+    for fence in (1, 2, 3):
+        assert await ledgers_of(cell, call(fence=fence), everything) == ["tenant:day:acme"]
+        assert await spent(cell) == before, "a call of another attempt goes on"
+
+
+async def test_who_finds_no_room_learns_of_calls_in_batches_whose_turns_are_in_other_cells(cell):
+    """A call of a turn of this cell counts as used once the turn has ended. The worker looks at the others."""
+    batched = [call(f"t{n}", cost=30 * CENT)._replace(fence=f"1~{n}", session_id="away") for n in range(3)]
+    await cell.started("t2", "s2")
+    for one in (*batched, call("usual", cost=CENT, session="away")):
+        assert isinstance(await ask(cell, one), Reserved)
+    answer = await ask(cell, call("t9", cost=50 * CENT))
+    assert isinstance(answer, Busy)
+    assert answer.ledger == "tenant:day:acme"
+    assert {(one.turn_id, one.fence, one.number, one.cost, one.tokens) for one in answer.away} == {
+        ("t0", "1~0", 1, 30 * CENT, 100), ("t1", "1~1", 1, 30 * CENT, 100),
+    }  # fmt: skip
+
+
+async def test_who_finds_no_room_learns_of_a_hundred_calls_at_once(cell):
+    for number in range(101):
+        one = call(f"t{number}", cost=CENT // 2)._replace(fence=f"1~{number}", session_id="away")
+        assert isinstance(await ask(cell, one), Reserved)
+    assert len((await ask(cell, call("t999", cost=NANO))).away) == 100
 
 
 async def test_calls_that_do_not_fit_wait_and_the_last_one_may_exceed(cell):

@@ -1,9 +1,10 @@
 """Budgets of turns with service="batch": a call holds its part until its answer is there."""
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from support.batched import SOON, adding, service
+from support.batched import SOON, adding, lose, service
 from support.cells import open_cell
 from support.eventually import wait_until_async
 from support.here import running_worker
@@ -13,6 +14,9 @@ from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnCancelled
 from antiphon.model import Budget
+from antiphon.redis.budget_lists import home_of
+from antiphon.redis.cells import open_cells
+from antiphon.wire.cell import Cell
 from antiphon_worker.app import App
 from antiphon_worker.loop.costs import Price
 
@@ -32,9 +36,12 @@ DEAR = {"m": Price(input=0.0, output=1000.0)}  # an answer of 100 tokens costs 5
 async def with_a_budget(redis_url, answer=None, *, most=900, budget=BUDGET, **options):
     async with BatchServer(answer or adding("openai"), quick=False) as server:
         agent = Agent("openai", "m", name="a", max_tokens=most, budgets=[budget])
-        app = App([agent], providers={"openai": service("openai", server.url)}, prices=DEAR)
-        async with running_worker(redis_url, app, **{**SOON, **options}), AsyncClient(redis_url) as client:
-            yield client, server
+        async with AsyncExitStack() as stack:
+            for url in redis_url.split(","):
+                app = App([agent], providers={"openai": service("openai", server.url)}, prices=DEAR)
+                settings = {**SOON, "cells": redis_url, **options}
+                await stack.enter_async_context(running_worker(url, app, **settings))
+            yield await stack.enter_async_context(AsyncClient(redis_url)), server
 
 
 async def agent_ledger(cell):
@@ -110,3 +117,74 @@ async def test_a_fallback_that_answers_because_of_a_budget_is_asked_once_in_a_ba
                 assert (await turn.result(20)).text == "Hello."
     assert (len(dear.orders), len(cheap.orders)) == (1, 1)
     assert dear.usual + cheap.usual == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_answer_is_charged_once_though_its_worker_dies_after_it(
+    redis_url, redis, monkeypatch, fails
+):
+    """The next attempt reads the same answer: what it has cost is counted already."""
+    real, captured, over = Cell.run, 0, asyncio.Event()
+
+    async def deadly(self, name, *arguments):
+        nonlocal captured
+        found = await real(self, name, *arguments)
+        if name == "budgets/capture":
+            captured += 1
+            if captured == 1:
+                fence = redis.hget("ant:session:s", "fence")
+                await wait_until_async(lambda: redis.hget("ant:session:s", "fence") != fence or lose(redis))
+                await over.wait()
+        return found
+
+    async with with_a_budget(redis_url) as (client, server), open_cell(redis_url) as cell:
+        monkeypatch.setattr(Cell, "run", deadly)
+        turn = await client.submit("s", "Hello", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        if fails:
+            server.failing["*"] = "wrong"
+        server.finish()
+        assert (await turn.result(20)).text == "Hello."
+        assert captured == (3 if fails else 2)
+        assert await agent_ledger(cell) == {"held_cost": 0.0, "cost": 0.1 if fails else 0.05}
+        over.set()
+
+
+async def test_an_answer_whose_budget_is_full_by_now_is_charged_once(redis_url, redis, monkeypatch):
+    """There is no room to hold it again, and nothing waits for room."""
+    async with with_a_budget(redis_url) as (client, server), open_cell(redis_url) as cell:
+        turn = await client.submit("s", "Hello", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        redis.hincrby(cell.keys.spent("agent:day:a"), "cost", 2 * 10**9)
+        server.finish()
+        assert (await turn.result(20)).text == "Hello."
+        assert await agent_ledger(cell) == {"held_cost": 0.0, "cost": 2.05}
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "deleted"])
+async def test_a_budget_in_another_cell_counts_what_an_ended_turn_holds_when_another_call_needs_it(
+    redis_url, ends
+):
+    """The ledger's cell does not have the turn: the worker of the other call looks for it."""
+    urls = [redis_url, redis_url.removesuffix("/0") + "/1"]
+    cells = open_cells(urls)
+    ledgers = home_of(cells, "agent", "a")
+    there, here = split(cells, ledgers)
+    async with with_a_budget(",".join(urls)) as (client, server):
+        batched = await client.submit(there, "Hello", agent="a", service="batch")
+        await wait_until_async(lambda: server.orders)
+        other = await client.submit(here, "Hello", agent="a")
+        await wait_until_async(lambda: is_retrying(other))
+        assert await agent_ledger(ledgers) == {"held_cost": 0.45}
+        await (batched.cancel() if ends == "cancelled" else client.session(there).delete())
+        assert (await other.result(20)).text == "Hello."
+        assert await agent_ledger(ledgers) == {"held_cost": 0.0, "cost": 0.55}
+    for cell in cells:
+        await cell.redis.aclose()
+
+
+def split(cells, ledgers):
+    """A session of another cell than the ledgers, and one of theirs."""
+    names = [f"s{number}" for number in range(100)]
+    there = next(name for name in names if cells.of_session(name) is not ledgers)
+    return there, next(name for name in names if cells.of_session(name) is ledgers)

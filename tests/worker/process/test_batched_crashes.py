@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from support.batched import SOON, service, working
+from support.batched import SOON, lose, service, working
 from support.eventually import wait_until_async
 from support.services.batch_server import Refused
 
@@ -251,10 +251,3 @@ async def test_a_worker_that_dies_at_any_write_of_a_batched_turn_asks_once(
     assert len(server.orders) == 2
     assert sum(map(len, server.requests.values())) == 2
     assert server.usual == []
-
-
-def lose(redis):
-    """Let the turn's worker lose its lease, as if it had died."""
-    for session in redis.zrange("ant:active", 0, -1):
-        redis.hset(f"ant:session:{session.decode()}", "lease", 0)
-        redis.zadd("ant:active", {session: 0})

@@ -23,7 +23,7 @@ from antiphon_worker.loop.call_limits import with_an_end
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import answered
 from antiphon_worker.loop.steps import StepBatched, batched_step
-from antiphon_worker.process.budgets import Attempt, BatchedHold, Hold, PaidProvider
+from antiphon_worker.process.budgets import Attempt, BatchedHold, PaidProvider
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Stop, StopSignal
 from antiphon_worker.process.requests import KeepingProvider
@@ -178,12 +178,14 @@ class _BatchedStep:
 
     async def answer(self, body: bytes, outlet: Outlet) -> StepResult:
         """Put the answer of the batch into the outlet, and settle what it has cost. Raises ``ProviderError``."""
+        assert self._asked is not None
         result = await self._stream.from_whole(body, outlet)
         price = self._steps.prices.price(result.model) or self._steps.prices.price(self._request.model)
         usual = price.of(result.usage) if price is not None and result.usage.cost is None else None
         if usual is not None:
             result.usage = msgspec.structs.replace(result.usage, cost=usual * self._part)
-        if self._paid is not None and (hold := await self._hold()) is not None:
+        if self._paid is not None:
+            hold = await self._paid.purse.held(self._request, self._held(self._asked))
             await self._paid.purse.settle_answer(hold, self._request, result)
         return result
 
@@ -191,15 +193,9 @@ class _BatchedStep:
         """Drop what the batch may still answer. What it holds counts as used where the service may charge for it."""
         assert self._asked is not None
         sent = False if answered else await self._steps.leave(self._asked)
-        if self._paid is not None and not sent and (hold := await self._hold()) is not None:
+        if self._paid is not None and not sent:
+            hold = await self._paid.purse.held(self._request, self._held(self._asked))
             await self._paid.purse.settle(hold, 0, 0)
-
-    async def _hold(self) -> Hold | None:
-        assert self._asked is not None
-        assert self._paid is not None
-        return await self._paid.purse.again(
-            self._request, self._held(self._asked), switched=self._paid.switched
-        )
 
     def _held(self, asked: StepBatched) -> BatchedHold:
         return BatchedHold(Fence(asked.fence), self._part, self._steps.lasts_ms)

@@ -48,6 +48,7 @@ from antiphon.wire.budgets import (
     Reserved,
     Unpriced,
     capture,
+    ledgers_of,
     note_waiting,
     reserve,
     scopes_with_budgets,
@@ -59,6 +60,7 @@ from antiphon_worker.loop.call_limits import most_of, with_an_end
 from antiphon_worker.loop.costs import Price, Prices, stopped_usage
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, answered
+from antiphon_worker.process.ended_calls import count_ended
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.payers import ledgers_by_cell, payers_of, paying_turns
@@ -199,6 +201,7 @@ class Purse:
 
     def __init__(self, cells: Cells, payers: Sequence[Payer], attempt: Attempt) -> None:
         self._attempt = attempt
+        self._cells = cells
         self._parts = ledgers_by_cell(cells, attempt.cell, payers)
         self._told: set[tuple[str, str, str]] = set()
 
@@ -274,10 +277,16 @@ class Purse:
         cost = None if call.cost is None else ceil(call.cost * batched.part)
         return call._replace(fence=batched.fence, number=0, cost=cost, lasts_ms=batched.lasts_ms)
 
-    async def again(self, request: ModelRequest, batched: BatchedHold, *, switched: bool) -> Hold | None:
-        """Return what a batched call holds, or None if it was counted in the meantime and there is no room."""
-        found = await self._reserve(self._batched_call(request, batched), switched)
-        return found if isinstance(found, Hold) else None
+    async def held(self, request: ModelRequest, batched: BatchedHold) -> Hold:
+        """Return what a batched call holds, so that it can be settled. It may be settled or counted already."""
+        call = self._batched_call(request, batched)
+        hold = Hold(call, [])
+        for cell, payers in self._parts:
+            ledgers = await patiently(
+                self._attempt.lease, lambda cell=cell, payers=payers: ledgers_of(cell, call, payers)
+            )
+            hold.ledgers.append((cell, ledgers))
+        return hold
 
     async def _reserve(self, call: Call, switched: bool) -> Hold | Busy | Reached | Unpriced | Outdated:
         """Reserve in each cell that has one of the ledgers. Where one refuses, nothing is held."""
@@ -289,6 +298,8 @@ class Purse:
             )
             if not isinstance(answer, Reserved):
                 await self.settle(hold, 0, 0)
+                if isinstance(answer, Busy):
+                    await count_ended(self._cells, cell, answer)
                 return answer
             hold.ledgers.append((cell, answer.ledgers))
         return hold

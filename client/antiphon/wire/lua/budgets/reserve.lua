@@ -6,13 +6,15 @@
 -- of the scope (`outer`). A scope's stored budgets take the place of its `own`, which the App declares; those stored for ''
 -- are for scopes without others. A child turn also names the turns above it: their ledgers are those of the `turn` and the
 -- `session` of a scope, which are '' where they are the call's own.
--- @args turn session fence number cost tokens lasts_ms switched scopes...    `cost` is '' without a price; `switched` is '1' for a fallback; per scope: scope, name, 'inner', 'outer' or 'all', own as JSON, turn, session
--- -> RESERVED, ledgers     (also for a repetition)
+-- @args turn session fence number cost tokens lasts_ms switched scopes...    `cost` is '' without a price; `lasts_ms` is '' to hold nothing; `switched` is '1' for a fallback; per scope: scope, name, 'inner', 'outer' or 'all', own as JSON, turn, session
+-- -> RESERVED, ledgers     (also for a repetition, and where nothing is to be held: these are the ledgers in which the call may be)
 -- -> BUSY                  other calls hold the rest
+-- -> BUSY, ledger, calls   also some in batches whose turns are not in this cell: turn, call, …
 -- -> REACHED, action, scope, per, unit, limit, used, ms until its window ends (0: never), name
 -- -> UNPRICED              a cost is limited, and the call has no price
 -- -> SUPERSEDED            a later attempt at the turn has asked
 -- @include ledgers
+local MOST_AWAY = 100
 local FOR_EVER_MS, DEFAULT_TTL_MS = 100 * 365 * DAY_MS, 30 * DAY_MS
 local RANK = {reject = 3, suspend = 2, fallback = 1}
 local now, own_fence = now_ms(), tonumber(string.match(fence, '^%d+'))
@@ -37,7 +39,7 @@ local function read_ledger(name, per)
   elseif begun > from then -- the clock was put back: the later day or month goes on, and does not begin again
     from, ends = window_of(per, begun)
   end
-  local ledger = {key = key, from = from, ends = ends, call = f[2], per = per}
+  local ledger = {name = name, key = key, from = from, ends = ends, call = f[2], per = per, away = {}}
   for n, unit in ipairs(UNITS) do ledger[unit] = counted(f[n + 2], name, unit) end
   return ledger
 end
@@ -59,7 +61,7 @@ local function open(scope, name, budget, whose, place)
     local one = read_ledger(ledger, per)
     one.session = place
     ledgers[ledger], names[#names + 1] = one, ledger
-    if one.call then
+    if one.call and lasts_ms ~= '' then
       if (tonumber(string.match(one.call, '^%d+')) or 0) > own_fence then return true end
       if string.find(one.call, fence .. ' ' .. number .. ' ', 1, true) == 1 then
         repeated = true
@@ -82,7 +84,7 @@ for i = 1, #scopes, 6 do
     if here and open(scope, name, budget, whose, place) then return {'SUPERSEDED'} end
   end
 end
-if repeated then return {'RESERVED', names} end
+if repeated or lasts_ms == '' then return {'RESERVED', names} end
 
 -- What keeps the call from starting: the answer, or nothing.
 local function refusal()
@@ -107,20 +109,26 @@ local function refusal()
 end
 
 -- Calls that do not go on: their time is over, or their turn is here and has ended or is held under another fence. A fence with a `~`
--- is that of a call in a batch, which goes on while its turn is suspended.
-local function is_dead(whose, call)
+-- is that of a call in a batch, which goes on while its turn is suspended. The worker looks for a turn of these that is `away`.
+local function is_dead(whose, call, away)
   local theirs, lasts = string.match(call, '^(%S+) .- (%d+)$')
   if not lasts or tonumber(lasts) < now then return true end
   local place, status = unpack(redis.call('HMGET', key_turn(whose), 'session', 'status'))
-  if string.find(theirs, '~', 1, true) then return status == 'finished' or status == 'failed' or status == 'cancelled' end
+  if string.find(theirs, '~', 1, true) then
+    if not place and #away < 2 * MOST_AWAY then
+      away[#away + 1], away[#away + 2] = whose, call
+    end
+    return status == 'finished' or status == 'failed' or status == 'cancelled'
+  end
   return place and redis.call('HGET', key_session(place), 'fence') ~= theirs
 end
 
 local function bury_dead(ledger)
   local found, fields = 0, redis.call('HGETALL', ledger.key)
+  ledger.away = {}
   for i = 1, #fields, 2 do
     local whose = string.match(fields[i], '^call:(.*)$')
-    if whose and is_dead(whose, fields[i + 1]) then
+    if whose and is_dead(whose, fields[i + 1], ledger.away) then
       bury(ledger, whose, fields[i + 1])
       found = found + 1
     end
@@ -130,6 +138,7 @@ end
 
 local no, busy = refusal()
 while busy and bury_dead(busy.ledger) do no, busy = refusal() end
+if busy and #busy.ledger.away > 0 then return {'BUSY', busy.ledger.name, busy.ledger.away} end
 if no then return no end
 for _, name in ipairs(names) do
   local one = ledgers[name]
