@@ -97,7 +97,7 @@ class Batches:
     def _note(self, batch: TakenBatch, what: str, random: Random) -> None:
         holds = self.fences.get(batch.name) == batch.fence
         seconds = random.choice([0.0, 5.0])
-        noted = run(note(self.world.cell, batch, what, service_id=batch.label, seconds=seconds))  # type: ignore[arg-type]
+        noted = run(note(self.world.cell, batch, what, batch.label, seconds=seconds))  # type: ignore[arg-type]
         if noted and what == "over":
             del self.fences[batch.name]
             for step in batch.steps:

@@ -5,6 +5,7 @@
    label, before it is sent again.
 3. A batch that was sent is looked at now and then. Once it has ended, each answer is delivered to its turn. What has no
    answer is delivered as an error: the turn goes to the usual endpoint.
+4. When all turns have their answers, the batch is deleted at the service, and then here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from antiphon.wire.batches import (
 )
 from antiphon.wire.cell import Cell
 from antiphon_worker.providers.base import Provider
-from antiphon_worker.providers.batches import BatchEndpoint, BatchState, Found
+from antiphon_worker.providers.batches import BatchEndpoint, BatchState, Found, Unreadable
 from antiphon_worker.providers.service import ModelService
 from antiphon_worker.settings import Settings
 
@@ -42,6 +43,8 @@ IDLE_SECONDS, BUSY_SECONDS = 5.0, 1.0
 FULL_SECONDS = 300.0
 """How long a batch waits that the service has refused because too much is waiting there."""
 READ_AT_ONCE = 50
+MOST_UNREAD = 3
+"""After so many answers about a batch that cannot be read, its turns go to the usual endpoint."""
 GONE = 404
 """The status of a batch that the service does not have. Other errors may be over before the turns' deadlines."""
 
@@ -123,28 +126,24 @@ class Batcher:
                 await self._send(batch, endpoint)
         except StoreError:
             raise
-        except (LookupError, TypeError, ValueError):
-            log.exception(
-                "batch %s: an answer of %s has another form than documented", batch.label, batch.group.provider,
-                extra={"action": "batch_failed", "batch": batch.label},
-            )  # fmt: skip
-            await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
         except AgentError as exc:
             log.warning(
                 "batch %s of %s: %s", batch.label, batch.group.provider, exc.message,
                 extra={"action": "batch_failed", "batch": batch.label},
             )  # fmt: skip
-            if batch.unsure and getattr(exc, "status", None) == GONE:
-                await note(
-                    self._cell, batch, "again"
-                )  # the process that has deleted it sent it: it is another batch
-                return
-            sent = bool(batch.service_id) and getattr(exc, "status", None) != GONE
-            for_now = isinstance(exc, ProviderUnauthorized) or not isinstance(exc, ProviderError)
-            if exc.retryable or sent or for_now:
-                await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
-            else:
-                await self._finish(batch, await self._refuse(batch.steps, exc.message))
+            await self._after(batch, exc)
+
+    async def _after(self, batch: TakenBatch, error: AgentError) -> None:
+        gone = getattr(error, "status", None) == GONE
+        for_now = isinstance(error, ProviderUnauthorized) or not isinstance(error, ProviderError)
+        if batch.unsure and gone:  # the process that has deleted it sent it
+            await note(self._cell, batch, "another", batch.sent_as)
+        elif isinstance(error, Unreadable):
+            await note(self._cell, batch, "unread", seconds=self._settings.batch_poll)
+        elif error.retryable or for_now or (batch.service_id and not gone):
+            await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
+        else:
+            await self._end(batch, error.message)
 
     async def _endpoint(self, provider: str) -> BatchEndpoint:
         found = await self._provider(provider)
@@ -155,27 +154,31 @@ class Batcher:
 
     async def _send(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
         """Send a batch, unless it was sent before its worker died, and note its id."""
-        if batch.takes > 1 and (found := await self._found(batch, endpoint)) is not None:
-            service_id = found.id if found.sure else UNSURE + found.id
-        else:
-            requests = await self._requests(batch)
-            if not requests:
-                await note(self._cell, batch, "over")
-                return
-            order = await endpoint.order(batch.label, batch.group.path, requests, dict(batch.group.headers))
-            if not await note(self._cell, batch, "later", seconds=LEASE_SECONDS):
-                return  # another worker holds it by now
-            service_id = await endpoint.create(order)
+        if batch.sending and (found := await self._found(batch, endpoint)) is not None:
+            await self._sent(batch, found.id if found.sure else UNSURE + found.id)
+            return
+        if batch.unread >= MOST_UNREAD:
+            await self._end(batch, "The answers of the service about its batch cannot be read.")
+            return
+        requests = await self._requests(batch)
+        if not requests:
+            await note(self._cell, batch, "over")
+            return
+        order = await endpoint.order(batch.label, batch.group.path, requests, dict(batch.group.headers))
+        if await note(self._cell, batch, "sending", len(requests), seconds=LEASE_SECONDS):
+            await self._sent(batch, await endpoint.create(order))
+
+    async def _sent(self, batch: TakenBatch, service_id: str) -> None:
         log.info(
             "batch %s of %d steps was sent to %s as %s", batch.label, len(batch.steps), batch.group.provider,
             service_id, extra={"action": "batch_sent", "batch": batch.label},
         )  # fmt: skip
-        await note(self._cell, batch, "sent", service_id=service_id, seconds=self._settings.batch_poll)
+        await note(self._cell, batch, "sent", service_id, seconds=self._settings.batch_poll)
 
     async def _found(self, batch: TakenBatch, endpoint: BatchEndpoint) -> Found | None:
         """Look for a batch that another worker may have sent before it died."""
-        others = await known_batches(self._cell)
-        return await endpoint.find(batch.label, batch.size, batch.created / 1000, others)
+        others = await known_batches(self._cell) | batch.others
+        return await endpoint.find(batch.label, batch.sending, batch.created / 1000, others)
 
     async def _requests(self, batch: TakenBatch) -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = []
@@ -186,8 +189,10 @@ class Batcher:
     async def _look(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
         state = await endpoint.state(batch.sent_as)
         match state.status:
-            case "ended":
+            case "ended" if batch.steps or batch.unsure:
                 await self._deliver(batch, endpoint, state)
+            case "ended":
+                await self._forget(batch, endpoint, state)
             case "full":
                 await note(self._cell, batch, "again", seconds=FULL_SECONDS)
             case "checked":
@@ -202,27 +207,41 @@ class Batcher:
 
     async def _deliver(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
         """Deliver the answers of a batch that has ended, and forget it once all turns have theirs."""
-        left, done = set(batch.steps), True
-        async for answer in endpoint.answers(batch.sent_as, state):
-            if answer.id in left:
-                left.discard(answer.id)
-                text = answer.body.decode("utf-8", "replace")
-                done &= await deliver(self._cell, answer.id, answer=text, error=answer.error) != "LATER"
-        if batch.unsure and len(left) == len(batch.steps):
-            # It is another batch, or no turn waits for this one.
-            await note(self._cell, batch, "again" if left else "over")
+        left, ours, done = set(batch.steps), not batch.unsure, True
+        try:
+            async for answer in endpoint.answers(batch.sent_as, state):
+                if not ours and answer.id in batch.all_steps:
+                    ours = await note(self._cell, batch, "sent", batch.sent_as, seconds=LEASE_SECONDS)
+                    if not ours:
+                        return  # another worker holds it by now
+                if answer.id in left:
+                    left.discard(answer.id)
+                    text = answer.body.decode("utf-8", "replace")
+                    done &= await deliver(self._cell, answer.id, answer=text, error=answer.error) != "LATER"
+        except Unreadable:
+            if left and batch.unread < MOST_UNREAD:
+                raise
+        if not ours:
+            await note(self._cell, batch, "another", batch.sent_as)
             return
         done &= await self._refuse(left, state.error or "The batch has no answer to it.")
-        if await self._finish(batch, done):
-            await endpoint.forget(batch.sent_as, state)
+        if done:
+            await self._forget(batch, endpoint, state)
+        else:
+            await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
+
+    async def _forget(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
+        """Delete a batch at the service and then here: a worker that dies in between does no harm."""
+        await endpoint.forget(batch.sent_as, state)
+        await note(self._cell, batch, "over")
 
     async def _refuse(self, steps: Iterable[str], error: str) -> bool:
         """Let the turns of these steps go to the usual endpoint. Returns False if some are not suspended yet."""
         return all([await deliver(self._cell, step, error=error) != "LATER" for step in steps])
 
-    async def _finish(self, batch: TakenBatch, done: bool) -> bool:
-        """End a batch whose turns have their answers. Returns whether this worker has ended it."""
-        if done:
-            return await note(self._cell, batch, "over")
-        await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
-        return False
+    async def _end(self, batch: TakenBatch, error: str) -> None:
+        """Let the turns of a batch that the service does not have go to the usual endpoint."""
+        if await self._refuse(batch.steps, error):
+            await note(self._cell, batch, "over")
+        else:
+            await note(self._cell, batch, "later", seconds=self._settings.batch_poll)

@@ -28,7 +28,7 @@ ANSWER, ERROR = "answer", "error"
 """What a decision has about a step: the service's answer in JSON, or why there is none."""
 
 Delivered: TypeAlias = Literal["DELIVERED", "LATER", "GONE"]
-What: TypeAlias = Literal["sent", "running", "later", "again", "over"]
+What: TypeAlias = Literal["sending", "sent", "running", "later", "unread", "another", "again", "over"]
 
 
 class Group(NamedTuple):
@@ -61,19 +61,22 @@ class Group(NamedTuple):
 class TakenBatch(NamedTuple):
     """A batch that this worker holds under a fence. ``service_id`` is '' until it is known to be sent.
 
-    It begins with ``UNSURE`` if the batch was found at the service and may be another one. ``round`` counts how often
-    the service has refused the batch for now, and ``takes`` how often it was taken since. ``created`` is in ms since
-    1970, ``size`` the number of its steps then, and ``steps`` are those whose turns still need an answer.
+    It begins with ``UNSURE`` if the batch was found at the service and may be another one; ``others`` are the ids of
+    those that were. ``sending`` is the number of requests with which it may have been sent, 0 if it was not.
+    ``round`` counts how often the service has refused it for now, ``unread`` how many answers about it were
+    unreadable. ``created`` is in ms since 1970. ``steps`` are those of ``all_steps`` whose turns still need an answer.
     """
 
     name: str
     fence: int
     group: Group
     service_id: str
+    sending: int
     round: int
-    takes: int
+    unread: int
     created: int
-    size: int
+    others: frozenset[str]
+    all_steps: frozenset[str]
     steps: list[str]
 
     @property
@@ -127,19 +130,24 @@ async def take_batch(
     match answer:
         case [b"NONE", more]:
             return None, bool(int(more))
-        case [b"TAKEN", name, fence, flat, steps]:
+        case [b"TAKEN", name, fence, flat, all_steps, steps]:
             with readable("A batch"):
-                f = {field: text_of(value) for field, value in pairs(flat).items()}
-                group = Group.of(f["group"])
-                sent = f.get("service_id", "")
-                ids = [text_of(one) for one in steps]
-                again, takes, created, size = (
-                    int(f.get(one, 0)) for one in ("round", "takes", "created", "count")
-                )
-                batch = TakenBatch(text_of(name), int(fence), group, sent, again, takes, created, size, ids)
-                return batch, True
+                return _batch(text_of(name), int(fence), pairs(flat), all_steps, steps), True
         case _:
             raise unexpected("batches/take", answer)
+
+
+def _batch(
+    name: str, fence: int, fields: dict[str, bytes], all_steps: list[bytes], steps: list[bytes]
+) -> TakenBatch:
+    found = {field: text_of(value) for field, value in fields.items()}
+    sending, again, unread, created = (
+        int(found.get(one, 0)) for one in ("sending", "round", "unread", "created")
+    )
+    return TakenBatch(
+        name, fence, Group.of(found["group"]), found.get("service_id", ""), sending, again, unread, created,
+        frozenset(found.get("others", "").split()), frozenset(map(text_of, all_steps)), [*map(text_of, steps)],
+    )  # fmt: skip
 
 
 async def requests_of(cell: Cell, steps: Sequence[str]) -> list[tuple[str, bytes]]:
@@ -159,13 +167,14 @@ async def requests_of(cell: Cell, steps: Sequence[str]) -> list[tuple[str, bytes
 
 
 async def note(
-    cell: Cell, batch: TakenBatch, what: What, *, service_id: str = "", seconds: float = 0.0
+    cell: Cell, batch: TakenBatch, what: What, said: str | int = "", *, seconds: float = 0.0
 ) -> bool:
     """Note what became of a batch, which is due again after ``seconds``. Returns False if another worker holds it.
 
+    ``said`` is the number of requests that it is ``sending``, or its id as it was ``sent`` or found as ``another``.
     Raises ``StoreError``.
     """
-    answer = await cell.run("batches/note", batch.name, batch.fence, what, service_id, int(seconds * 1000))
+    answer = await cell.run("batches/note", batch.name, batch.fence, what, said, int(seconds * 1000))
     match answer:
         case [b"OK"]:
             return True

@@ -8,6 +8,7 @@ from antiphon.wire.batches import (
     ANSWER,
     ERROR,
     KEPT_MS,
+    UNSURE,
     Group,
     collect,
     deliver,
@@ -54,9 +55,9 @@ async def test_a_step_is_sent_when_it_is_due_and_its_answer_continues_the_turn(c
     assert await taken(cell) is None, "others may join it for a minute"
     await cell.wait(60_000)
     batch = await taken(cell)
-    assert (batch.name, batch.group, batch.steps, batch.takes) == ("label", GROUP, ["step-1"], 1)
+    assert (batch.name, batch.group, batch.steps, batch.sending) == ("label", GROUP, ["step-1"], 0)
     assert await requests_of(cell, batch.steps) == [("step-1", b'{"model":"m"}')]
-    assert await note(cell, batch, "sent", service_id="batch_1")
+    assert await note(cell, batch, "sent", "batch_1")
     assert (await cell.take()).turns == []
     assert await deliver(cell, "step-1", answer='{"text":"Hello"}') == "DELIVERED"
     assert (await cell.events())[-1]["type"] == "turn_resumed"
@@ -88,7 +89,7 @@ async def test_only_a_worker_of_the_same_account_takes_the_batch_of_a_step_or_ma
     await cell.wait(1)
     assert await taken(cell, providers=("openai", "openai other")) is None
     assert await providers_with_batches(cell) == {"openai"}
-    assert (await taken(cell, providers=("openai 4f5e",))).takes == 2
+    assert (await taken(cell, providers=("openai 4f5e",))).name == batch.name
 
 
 async def test_a_batch_has_no_more_steps_than_its_size_and_the_rest_follow(cell):
@@ -120,10 +121,10 @@ async def test_one_worker_holds_a_batch_and_the_next_one_takes_it_after_the_leas
     assert await taken(cell, "second") is None
     await cell.wait(LEASE_MS)
     second = await taken(cell, "second")
-    assert (second.name, second.takes) == (first.name, 2)
+    assert second.name == first.name
     assert second.fence != first.fence
-    assert not await note(cell, first, "sent", service_id="batch_of_the_first")
-    assert await note(cell, second, "sent", service_id="batch_2", seconds=1.0)
+    assert not await note(cell, first, "sent", "batch_of_the_first")
+    assert await note(cell, second, "sent", "batch_2", seconds=1.0)
     await cell.wait(1_000)
     assert (await taken(cell)).service_id == "batch_2"
 
@@ -131,13 +132,76 @@ async def test_one_worker_holds_a_batch_and_the_next_one_takes_it_after_the_leas
 async def test_a_batch_that_the_service_refused_for_now_is_sent_again_under_another_label(cell):
     await asked(cell, seconds=0.0)
     first = await taken(cell)
-    await note(cell, first, "sent", service_id="batch_1")
+    await note(cell, first, "sending", 1)
+    await note(cell, first, "sent", "batch_1")
     await note(cell, first, "again", seconds=5.0)
     await cell.wait(5_000)
     second = await taken(cell)
-    assert (second.service_id, second.takes) == ("", 1)
+    assert (second.service_id, second.sending) == ("", 0)
     assert second.label != first.label
     assert await requests_of(cell, second.steps) == [("step-1", b'{"model":"m"}')]
+
+
+async def test_the_number_of_requests_is_known_before_they_are_sent(cell):
+    """By it, the next worker finds a batch whose worker has died."""
+    await asked(cell, seconds=0.0)
+    await asked(cell, "t2", "s2", "step-2", seconds=0.0)
+    batch = await taken(cell)
+    assert batch.created == await cell.now()
+    await note(cell, batch, "sending", 2)
+    await note(cell, batch, "later")
+    await cell.wait(1)
+    again = await taken(cell)
+    assert (again.sending, again.service_id, again.label) == (2, "", batch.label)
+    await note(cell, again, "again")
+    await cell.wait(1)
+    assert (await taken(cell)).label == batch.label, "nothing was refused: it may have been sent"
+
+
+async def test_batches_that_were_found_to_be_others_are_known(cell):
+    await asked(cell, seconds=0.0)
+    batch = await taken(cell)
+    for other in ("msgbatch_1", "msgbatch_2"):
+        await note(cell, batch, "sent", UNSURE + other)
+        for _ in range(2):
+            await note(cell, batch, "another", other)
+    await cell.wait(1)
+    again = await taken(cell)
+    assert (again.service_id, again.others) == ("", {"msgbatch_1", "msgbatch_2"})
+    assert (await cell.redis.hget(cell.keys.batch("label"), "others")).split() == [
+        b"msgbatch_1",
+        b"msgbatch_2",
+    ]
+
+
+async def test_answers_of_a_service_that_cannot_be_read_are_counted(cell):
+    await asked(cell, seconds=0.0)
+    batch = await taken(cell)
+    await note(cell, batch, "unread")
+    await note(cell, batch, "unread", seconds=5.0)
+    assert await taken(cell, "second") is None
+    await cell.wait(5_000)
+    assert (batch.unread, (await taken(cell)).unread) == (0, 2)
+
+
+async def test_a_batch_that_no_turn_needs_is_forgotten_after_its_time_whatever_its_service_answers(cell):
+    await asked(cell, seconds=0.0)
+    await asked(cell, "t2", "s2", "step-2", seconds=0.0, group=GROUP._replace(model="other"))
+    one, two = await taken(cell), await taken(cell, "second")
+    assert one.all_steps == {"step-1"}
+    await deliver(cell, "step-1", answer="{}")
+    for batch in (one, two):
+        await note(cell, batch, "later")
+        for key in (cell.keys.batch(batch.name), cell.keys.batch_steps(batch.name), cell.keys.batches):
+            await cell.redis.pexpire(key, 60_000)
+    await cell.wait(1)
+    found = {batch.name: batch for batch in (await taken(cell, "x"), await taken(cell, "y"))}
+    assert (found["label"].steps, found["label"].all_steps) == ([], {"step-1"})
+    assert found["second"].steps == ["step-2"]
+    for key in (cell.keys.batch("label"), cell.keys.batch_steps("label")):
+        assert 0 < await cell.redis.pttl(key) <= 60_000
+    for key in (cell.keys.batch("second"), cell.keys.batch_steps("second"), cell.keys.batches):
+        assert await cell.redis.pttl(key) > 60_000
 
 
 async def test_a_batch_is_taken_only_by_a_worker_with_its_provider(cell):
@@ -152,7 +216,7 @@ async def test_a_batch_is_taken_only_by_a_worker_with_its_provider(cell):
 async def test_the_requests_go_once_the_service_runs_them(cell):
     await asked(cell, seconds=0.0)
     batch = await taken(cell)
-    await note(cell, batch, "sent", service_id="batch_1")
+    await note(cell, batch, "sent", "batch_1")
     assert await requests_of(cell, batch.steps), "it may refuse them, to be sent again"
     await note(cell, batch, "running")
     assert await requests_of(cell, batch.steps) == []
@@ -272,7 +336,7 @@ async def test_a_step_that_is_left_twice_is_told_to_be_sent_twice(cell):
     """Else what it may cost would not count."""
     await asked(cell, seconds=0.0)
     batch = await taken(cell)
-    assert await note(cell, batch, "sent", service_id="b", seconds=0.0)
+    assert await note(cell, batch, "sent", "b", seconds=0.0)
     assert [await leave(cell, "step-1", GROUP) for _ in range(2)] == [True, True]
     assert await deliver(cell, "step-1", answer='"late"') == "GONE"
     assert (await taken(cell)).steps == []

@@ -10,9 +10,10 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeAlias
+from urllib.parse import parse_qs
 
 from anthropic.types.messages import DeletedMessageBatch, MessageBatch, MessageBatchIndividualResponse
 from openai.types import Batch, FileDeleted, FileObject
@@ -92,6 +93,9 @@ class BatchServer:
         self.heard: list[str] = []
         self.before: dict[str, Callable[[], Any]] = {}
         self.after: dict[str, Callable[[], Any]] = {}
+        self.odd: dict[
+            str, Iterator[Callable[[bytes], bytes]]
+        ] = {}  # make something else of the answers to a call
         self.failing: dict[str, str] = {}  # by custom id, why a request has no answer
         self._ids = itertools.count(1)
         self._handlers: set[asyncio.Task[None]] = set()
@@ -186,12 +190,12 @@ class BatchServer:
             writer.close()
 
     async def _served(self, method: str, target: str, body: bytes) -> tuple[int, str, bytes]:
-        path = target.partition("?")[0]
+        path, _, query = target.partition("?")
         call = f"{method} {re.sub(r'(batch|msgbatch|file)[-_][0-9]+', '*', path)}"
         self.heard.append(call)
         try:
             await _done(self.before.get(call))
-            said = self._called(method, path.strip("/").split("/")[1:], body)
+            said = self._called(method, path.strip("/").split("/")[1:], body, parse_qs(query))
             await _done(self.after.get(call))
         except Refused as exc:
             return (
@@ -199,25 +203,26 @@ class BatchServer:
                 "application/json",
                 json.dumps({"error": {"type": "e", "message": str(exc)}}).encode(),
             )
-        if isinstance(said, bytes):
-            return 200, "application/octet-stream", said
-        return 200, "application/json", json.dumps(said).encode()
+        data = said if isinstance(said, bytes) else json.dumps(said).encode()
+        if (odd := next(self.odd.get(call, iter(())), None)) is not None:
+            data = odd(data)
+        return 200, "application/octet-stream" if isinstance(said, bytes) else "application/json", data
 
-    def _called(self, method: str, path: list[str], body: bytes) -> Any:
+    def _called(self, method: str, path: list[str], body: bytes, query: dict[str, list[str]]) -> Any:
         if method == "POST" and path in (["responses"], ["chat", "completions"], ["messages"]):
             self.usual.append(json.loads(body))
             return self.answer(self.usual[-1])
         of_anthropic = path[:1] == ["messages"]
         found = (
-            self._of_anthropic(method, path[2:], body)
+            self._of_anthropic(method, path[2:], body, query)
             if of_anthropic
-            else self._of_openai(method, path, body)
+            else self._of_openai(method, path, body, query)
         )
         if found is None:
             raise Refused(404, f"no {method} {'/'.join(path)}")
         return found
 
-    def _of_openai(self, method: str, path: list[str], body: bytes) -> Any:
+    def _of_openai(self, method: str, path: list[str], body: bytes, query: dict[str, list[str]]) -> Any:
         match method, path:
             case "POST", ["files"]:
                 return self._upload(body)
@@ -228,8 +233,8 @@ class BatchServer:
             case "POST", ["batches"]:
                 return self._order(json.loads(body))
             case "GET", ["batches"]:
-                listed = [self._batch(one) for one in reversed(self.batches)]
-                return {"object": "list", "data": listed, "has_more": False}
+                page, more = _page(list(self.batches), query, "after")
+                return {"object": "list", "data": [self._batch(one) for one in page], "has_more": more}
             case _, ["batches", one, *what] if one in self.batches:
                 if what == ["cancel"]:
                     self._end(one, "cancelled", "")
@@ -237,13 +242,18 @@ class BatchServer:
             case _:
                 return None
 
-    def _of_anthropic(self, method: str, path: list[str], body: bytes) -> Any:
+    def _of_anthropic(self, method: str, path: list[str], body: bytes, query: dict[str, list[str]]) -> Any:
         match method, path:
             case "POST", []:
                 return self._order_messages(json.loads(body))
             case "GET", []:
-                listed = [self._messages(one) for one in reversed(self.messages)]
-                return {"data": listed, "has_more": False, "first_id": None, "last_id": None}
+                page, more = _page(list(self.messages), query, "after_id")
+                ends = (
+                    {"first_id": page[0], "last_id": page[-1]}
+                    if page
+                    else {"first_id": None, "last_id": None}
+                )
+                return {"data": [self._messages(one) for one in page], "has_more": more, **ends}
             case "GET", [one, "results"] if one in self.messages:
                 return b"".join(map(self._result, self.requests[one]))
             case "DELETE", [one] if self.messages.pop(one, None) is not None:
@@ -329,6 +339,13 @@ class BatchServer:
             {"custom_id": one["custom_id"], "result": result}
         )
         return made.model_dump_json().encode() + b"\n"
+
+
+def _page(ids: list[str], query: dict[str, list[str]], after: str) -> tuple[list[str], bool]:
+    """Return a page of these, the latest first, and whether there are more."""
+    latest, limit = ids[::-1], int(query.get("limit", ["20"])[0])
+    start = latest.index(query[after][0]) + 1 if after in query else 0
+    return latest[start : start + limit], len(latest) > start + limit
 
 
 async def _done(function: Callable[[], Any] | None) -> None:

@@ -90,10 +90,11 @@ async def hang(reached):
 PLACES = {
     "openai": ["before POST /v1/files", "after POST /v1/files", "before POST /v1/batches", "after POST /v1/batches",
                "before GET /v1/batches/*", "after GET /v1/batches/*", "before GET /v1/files/*/content",
-               "after GET /v1/files/*/content", "before DELETE /v1/files/*"],
+               "after GET /v1/files/*/content", "before DELETE /v1/files/*", "after DELETE /v1/files/*"],
     "anthropic": ["before POST /v1/messages/batches", "after POST /v1/messages/batches",
                   "before GET /v1/messages/batches/*", "before GET /v1/messages/batches/*/results",
-                  "after GET /v1/messages/batches/*/results", "before DELETE /v1/messages/batches/*"],
+                  "after GET /v1/messages/batches/*/results", "before DELETE /v1/messages/batches/*",
+                  "after DELETE /v1/messages/batches/*"],
 }  # fmt: skip
 
 
@@ -103,7 +104,7 @@ PLACES = {
 async def test_a_worker_that_dies_at_a_call_of_the_service_leaves_a_batch_that_is_sent_once(
     redis_url, kind, place, monkeypatch
 ):
-    async with dying(redis_url, kind, monkeypatch) as (work, server, turns, _):
+    async with dying(redis_url, kind, monkeypatch) as (work, server, turns, cell):
         when, call = place.split(" ", 1)
         reached = asyncio.Event()
         getattr(server, when)[call] = lambda: hang(reached)
@@ -115,12 +116,83 @@ async def test_a_worker_that_dies_at_a_call_of_the_service_leaves_a_batch_that_i
         await finish(work, turns)
         assert len(server.orders) == 1
         assert server.usual == []
+        await wait_until_async(lambda: is_forgotten(work, cell))
+        lost = 1 if place in ("after POST /v1/files", "before POST /v1/batches") else 0
+        assert len(server.files) == lost, "OpenAI deletes it after two days"
+        assert server.messages == {}
+
+
+async def is_forgotten(work, cell):
+    await work()
+    return not await cell.redis.exists(cell.keys.batches)
+
+
+async def test_the_batch_of_a_dead_worker_is_found_among_others_of_the_same_size(redis_url, monkeypatch):
+    async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, cell):
+        others = [server.order_of_another(2)]
+        await die_at(server.after, "POST /v1/messages/batches", work)
+        others += [server.order_of_another(2), server.order_of_another(3)]
+        await finish(work, turns)
+        assert len(server.orders) == 4
+        assert server.usual == []
+        await wait_until_async(lambda: is_forgotten(work, cell))
+        assert {*server.messages} == {*others}, "what belongs to others is neither cancelled nor deleted"
+        assert "POST /v1/messages/batches/*/cancel" not in server.heard
+
+
+async def test_the_batch_of_a_dead_worker_is_found_on_a_later_page(redis_url, monkeypatch):
+    async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, _):
+        await die_at(server.after, "POST /v1/messages/batches", work)
+        for _ in range(250):
+            server.order_of_another(1)
+        await finish(work, turns)
+        assert len(server.orders) == 251
+        assert server.heard.count("GET /v1/messages/batches") == 3
+
+
+async def test_the_batch_of_a_dead_worker_is_found_though_a_turn_had_ended_before_it_was_sent(
+    redis_url, monkeypatch
+):
+    """Another worker had made it of two steps, and died before it sent anything."""
+    async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, cell):
+        with monkeypatch.context() as dead:
+            dead.setattr(batches, "requests_of", stop)
+            await wait_until_async(lambda: made(work, cell))
+        await turns[0].cancel()
+        await die_at(server.after, "POST /v1/messages/batches", work)
+        await finish(work, turns[1:])
+        assert list(map(len, server.requests.values())) == [1]
+        assert server.usual == []
+
+
+async def test_the_batch_of_a_dead_worker_is_deleted_though_all_its_turns_have_ended(redis_url, monkeypatch):
+    async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, cell):
+        await die_at(server.after, "POST /v1/messages/batches", work)
+        other = server.order_of_another(2)
+        for turn in turns:
+            await turn.cancel()
+            await wait_until_async(lambda turn=turn: is_cancelled(turn))
+        await wait_until_async(lambda: is_forgotten(work, cell))
+        assert [*server.messages] == [other]
+
+
+async def is_cancelled(turn):
+    return await turn.status() == "cancelled"
+
+
+async def stop(*_):
+    raise Stopped
+
+
+async def made(work, cell):
+    await work()
+    return await cell.redis.exists(cell.keys.batches)
 
 
 async def test_a_batch_without_a_label_is_sent_if_the_one_that_was_found_is_another(redis_url, monkeypatch):
     """Another deployment of the same account has sent as many requests at the same time."""
     async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, _):
-        await die_before(server, "POST /v1/messages/batches", work)
+        await die_at(server.before, "POST /v1/messages/batches", work)
         other = server.order_of_another(2)
         await finish(work, turns)
         assert len(server.orders) == 2
@@ -131,7 +203,7 @@ async def test_a_batch_without_a_label_is_sent_if_the_one_that_was_found_is_anot
 
 async def test_a_batch_of_others_that_these_delete_takes_no_answer_from_ours(redis_url, monkeypatch):
     async with dying(redis_url, "anthropic", monkeypatch) as (work, server, turns, _):
-        await die_before(server, "POST /v1/messages/batches", work)
+        await die_at(server.before, "POST /v1/messages/batches", work)
         other = server.order_of_another(2)
         server.before["GET /v1/messages/batches/*"] = lambda: server.messages.pop(other, None)
         await finish(work, turns)
@@ -172,15 +244,15 @@ def refuse(status):
     raise Refused(status, "this key is not valid")
 
 
-async def die_before(server, call, work):
-    """A worker dies when it is about to make this call."""
+async def die_at(place, call, work):
+    """A worker dies when it makes this call, ``before`` or ``after`` the service has answered it."""
     reached = asyncio.Event()
-    server.before[call] = lambda: hang(reached)
+    place[call] = lambda: hang(reached)
     worker = asyncio.create_task(work_on(work))
     await asyncio.wait_for(reached.wait(), 20)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
-    server.before.clear()
+    place.clear()
 
 
 WRITES = [
@@ -195,7 +267,7 @@ WRITES = [
 async def test_a_worker_that_dies_at_a_write_of_its_own_leaves_a_batch_that_is_sent_once(
     redis_url, write, when, number, monkeypatch
 ):
-    async with dying(redis_url, "openai", monkeypatch) as (work, server, turns, _):
+    async with dying(redis_url, "openai", monkeypatch) as (work, server, turns, cell):
         real, calls = getattr(batches, write), 0
 
         async def deadly(*given, **options):
@@ -210,9 +282,12 @@ async def test_a_worker_that_dies_at_a_write_of_its_own_leaves_a_batch_that_is_s
 
         monkeypatch.setattr(batches, write, deadly)
         await finish(work, turns)
-        assert calls >= number
         assert len(server.orders) == 1
         assert server.usual == []
+        await wait_until_async(lambda: is_forgotten(work, cell))
+        assert calls >= number
+        lost = 1 if (write, number) == ("note", 1) else 0
+        assert len(server.files) == lost, "OpenAI deletes it after two days"
 
 
 async def finish(work, turns):

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import ProviderStreamBroken
+from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon_worker.providers.http.connection import Call, Connection
 from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
 
 LONGEST_LINE = 128 * 1024 * 1024
 _OF_STREAMS = ("stream", "stream_options")
 
+T = TypeVar("T")
 Requests: TypeAlias = Sequence[tuple[str, bytes]]
 """The ids of steps, and the bodies of their requests."""
+
+
+class Unreadable(ProviderStreamBroken):
+    """An answer about a batch has another form than its service documents."""
 
 
 class BatchAnswer(Struct):
@@ -38,16 +43,24 @@ class Found(Struct):
 class BatchState(Struct):
     """How far a batch is. ``full``: the service takes no more for now, and none of it was run.
 
-    ``files`` are those that the service keeps for it.
+    ``checked``: nothing is known of it yet. ``files`` are those that the service keeps for it, and ``answers`` those of
+    them with its answers.
     """
 
     status: Literal["checked", "running", "ended", "full"]
     error: str = ""
+    answers: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
 
+class Named(Struct):
+    """What a service has made, by its id."""
+
+    id: str
+
+
 class BatchEndpoint(ABC):
-    """The batches of one provider. All methods raise ``ProviderError``."""
+    """The batches of one provider. All methods raise ``ProviderError``, and ``Unreadable``, which is one."""
 
     price: ClassVar[float] = 0.5
     """What a token costs in a batch, as a part of its usual price."""
@@ -62,7 +75,7 @@ class BatchEndpoint(ABC):
 
     async def create(self, order: Call) -> str:
         """Send a batch, and return its id."""
-        return str((await self._json(order))["id"])
+        return (await self._json(order, Named)).id
 
     @abstractmethod
     async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
@@ -77,7 +90,7 @@ class BatchEndpoint(ABC):
 
     @abstractmethod
     def answers(self, batch_id: str, state: BatchState) -> AsyncIterator[BatchAnswer]:
-        """Read the answers of a batch that has ended."""
+        """Read the answers of a batch that has ended. Raises ``Unreadable`` after all that can be read."""
 
     @abstractmethod
     async def cancel(self, batch_id: str) -> None:
@@ -85,16 +98,44 @@ class BatchEndpoint(ABC):
 
     @abstractmethod
     async def forget(self, batch_id: str, state: BatchState) -> None:
-        """Delete a batch that has ended, with its requests and answers, as far as the service can."""
+        """Delete a batch that has ended, with its requests and answers. What the service refuses to delete is left."""
 
-    async def _json(self, call: Call) -> dict[str, Any]:
+    async def _json(self, call: Call, kind: type[T]) -> T:
         body = bytearray()
         async for piece in self._read(call):
             body += piece
+        return self._decoded(bytes(body), kind)
+
+    def _decoded(self, body: bytes, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(body, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeError) as exc:
-            raise self._broken(exc) from exc
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
+            raise Unreadable(f"The answer of {self._provider} about a batch cannot be read: {exc}.") from exc
+
+    async def _each(self, call: Call, answer: Callable[[bytes], BatchAnswer]) -> AsyncIterator[BatchAnswer]:
+        """Read one answer from each line. Raises ``Unreadable`` after the last one if some could not be read."""
+        unread: Unreadable | None = None
+        async for line in self._lines(call):
+            try:
+                found = answer(line)
+            except Unreadable as exc:
+                unread = exc
+            else:
+                yield found
+        if unread is not None:
+            raise unread
+
+    async def _call(self, call: Call) -> None:
+        """Make a call whose answer does not matter."""
+        async for _ in self._read(call):
+            pass
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._call(Call(path, b"", method="DELETE"))
+        except ProviderError as exc:
+            if exc.retryable:
+                raise
 
     async def _lines(self, call: Call) -> AsyncIterator[bytes]:
         rest = b""
@@ -104,7 +145,7 @@ class BatchEndpoint(ABC):
                 if line.strip():
                     yield line
             if len(rest) > LONGEST_LINE:
-                raise self._broken(ValueError("a line is too long"))
+                raise Unreadable(f"A line of the answers of {self._provider} to a batch is too long.")
         if rest.strip():
             yield rest
 
@@ -129,9 +170,6 @@ class BatchEndpoint(ABC):
                     yield pieces.pop(0)
         finally:
             await answer.aclose()
-
-    def _broken(self, exc: Exception) -> ProviderStreamBroken:
-        return ProviderStreamBroken(f"The answer of {self._provider} about a batch cannot be read: {exc}.")
 
 
 def batched_body(body: bytes) -> bytes:

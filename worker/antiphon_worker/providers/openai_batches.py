@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from antiphon.errors import ProviderError
-from antiphon_worker.providers.batches import BatchAnswer, BatchEndpoint, BatchState, Found, Requests
+from antiphon_worker.providers.batches import (
+    BatchAnswer,
+    BatchEndpoint,
+    BatchState,
+    Found,
+    Named,
+    Requests,
+    Unreadable,
+)
 from antiphon_worker.providers.http.connection import Call, Upload
 from antiphon_worker.providers.openai_sdk import is_openai
 
-RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
+RUNNING, ENDED = ("in_progress", "finalizing", "cancelling"), ("completed", "failed", "expired", "cancelled")
 FULL = ("token_limit_exceeded", "request_limit_exceeded")
 """Codes of a batch that was refused because too much is waiting already."""
 LABEL = "antiphon"
@@ -33,7 +39,32 @@ class _Line(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-_line = msgspec.json.Decoder(_Line)
+class _Problem(msgspec.Struct):
+    code: str | None = None
+    message: str | None = None
+
+
+class _Problems(msgspec.Struct):
+    data: list[_Problem] | None = None
+
+
+class _Batch(msgspec.Struct):
+    id: str
+    status: str = ""
+    metadata: dict[str, Any] | None = None
+    errors: _Problems | None = None
+    input_file_id: str | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+
+    @property
+    def problems(self) -> list[_Problem]:
+        return (self.errors and self.errors.data) or []
+
+
+class _Page(msgspec.Struct):
+    data: list[_Batch] | None = None
+    has_more: bool | None = False
 
 
 class OpenAIBatches(BatchEndpoint):
@@ -50,9 +81,9 @@ class OpenAIBatches(BatchEndpoint):
         ends = {"anchor": "created_at", "seconds": KEPT_SECONDS} if own else None
         fields: dict[str, Any] = {"purpose": "batch"} | ({"expires_after": ends} if ends else {})
         upload = Upload(f"{label}.jsonl", lines, fields)
-        file = await self._json(Call("/files", b"", upload=upload))
+        file = await self._json(Call("/files", b"", upload=upload), Named)
         order = {
-            "input_file_id": file["id"],
+            "input_file_id": file.id,
             "endpoint": f"/v1{path}",
             "completion_window": "24h",
             "metadata": {LABEL: label},
@@ -64,52 +95,55 @@ class OpenAIBatches(BatchEndpoint):
         """Return the batch with this label."""
         query: dict[str, Any] = {"limit": PAGE}
         for _ in range(PAGES):
-            page = await self._json(Call("/batches", b"", query=query, method="GET"))
-            for batch in page.get("data") or ():
-                if (batch.get("metadata") or {}).get(LABEL) == label:
-                    return Found(str(batch["id"]), True)
-            if not page.get("has_more") or not page.get("data"):
+            page = await self._json(Call("/batches", b"", query=query, method="GET"), _Page)
+            for batch in page.data or ():
+                if (batch.metadata or {}).get(LABEL) == label:
+                    return Found(batch.id, True)
+            if not page.has_more or not page.data:
                 break
-            query["after"] = page["data"][-1]["id"]
+            query["after"] = page.data[-1].id
         return None
 
     async def state(self, batch_id: str) -> BatchState:
         """Return how far a batch is."""
-        batch = await self._json(Call(f"/batches/{batch_id}", b"", method="GET"))
-        if batch.get("status") in RUNNING:
-            return BatchState("checked" if batch["status"] == "validating" else "running")
-        errors: list[dict[str, Any]] = (batch.get("errors") or {}).get("data") or []
-        files: list[str] = [batch[name] for name in ("output_file_id", "error_file_id") if batch.get(name)]
-        full = any(one.get("code") in FULL for one in errors) and not files
-        said = "; ".join(f"{one.get('message') or one.get('code')}" for one in errors[:3])
+        batch = await self._json(Call(f"/batches/{batch_id}", b"", method="GET"), _Batch)
+        if batch.status not in ENDED:
+            return BatchState("running" if batch.status in RUNNING else "checked")
+        answers = [file for file in (batch.output_file_id, batch.error_file_id) if file]
+        full = any(one.code in FULL for one in batch.problems) and not answers
+        said = "; ".join(f"{one.message or one.code}" for one in batch.problems[:3])
         return BatchState(
-            "full" if full else "ended", said or f"The batch is {batch.get('status')}.",
-            [*files, batch["input_file_id"]],
+            "full" if full else "ended", said or f"The batch is {batch.status}.", answers,
+            [*answers, *([batch.input_file_id] if batch.input_file_id else [])],
         )  # fmt: skip
 
     async def answers(self, batch_id: str, state: BatchState) -> AsyncIterator[BatchAnswer]:
         """Read the answers, and then the errors."""
-        for file in state.files[:-1]:
-            async for line in self._lines(Call(f"/files/{file}/content", b"", method="GET")):
-                yield self._answer(line)
+        unread: Unreadable | None = None
+        for file in state.answers:
+            try:
+                async for answer in self._each(
+                    Call(f"/files/{file}/content", b"", method="GET"), self._answer
+                ):
+                    yield answer
+            except Unreadable as exc:
+                unread = exc
+        if unread is not None:
+            raise unread
 
     def _answer(self, line: bytes) -> BatchAnswer:
-        try:
-            found = _line.decode(line)
-        except (msgspec.MsgspecError, UnicodeError) as exc:
-            raise self._broken(exc) from exc
+        found = self._decoded(line, _Line)
         response = found.response
         if response is not None and response.status_code == 200:
             return BatchAnswer(found.custom_id, bytes(response.body))
-        said = found.error or (msgspec.json.decode(response.body) if response else None)
+        said = found.error or (response and bytes(response.body).decode("utf-8", "replace"))
         return BatchAnswer(found.custom_id, error=str(said))
 
     async def cancel(self, batch_id: str) -> None:
         """Ask the service to run no more of a batch."""
-        await self._json(Call(f"/batches/{batch_id}/cancel", b"{}"))
+        await self._call(Call(f"/batches/{batch_id}/cancel", b"{}"))
 
     async def forget(self, batch_id: str, state: BatchState) -> None:
         """Delete the files of the batch. The service keeps the batch itself, which holds nothing of them."""
         for file in state.files:
-            with suppress(ProviderError):
-                await self._json(Call(f"/files/{file}", b"", method="DELETE"))
+            await self._delete(f"/files/{file}")

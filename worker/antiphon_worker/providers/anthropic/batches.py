@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from antiphon.errors import ProviderError
 from antiphon_worker.providers.batches import BatchAnswer, BatchEndpoint, BatchState, Found, Requests
 from antiphon_worker.providers.http.connection import Call
 
-PATH, PAGE = "/v1/messages/batches", 100
+PATH, PAGES, PAGE = "/v1/messages/batches", 10, 100
+RUNNING = ("in_progress", "canceling")
 CLOCKS_DIFFER_SECONDS = 60.0
 
 
@@ -28,7 +27,16 @@ class _Line(msgspec.Struct):
     result: _Result
 
 
-_line = msgspec.json.Decoder(_Line)
+class _Batch(msgspec.Struct):
+    id: str
+    processing_status: str = ""
+    created_at: datetime | None = None
+    request_counts: dict[str, int] | None = None
+
+
+class _Page(msgspec.Struct):
+    data: list[_Batch] | None = None
+    has_more: bool | None = False
 
 
 class AnthropicBatches(BatchEndpoint):
@@ -40,39 +48,44 @@ class AnthropicBatches(BatchEndpoint):
         return Call(PATH, b'{"requests":[' + items + b"]}", dict(headers))
 
     async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
-        """Return a batch of this size that was sent since, which may be the one."""
-        page = await self._json(Call(PATH, b"", query={"limit": PAGE}, method="GET"))
-        for batch in page.get("data") or ():
-            made = datetime.fromisoformat(batch["created_at"]).timestamp()
-            counts: dict[str, int] = batch.get("request_counts") or {}
-            total = sum(counts.values())
-            if made >= since - CLOCKS_DIFFER_SECONDS and total == count and batch["id"] not in others:
-                return Found(str(batch["id"]), False)
+        """Return a batch of this size that was sent since, which may be the one. The latest ones are listed first."""
+        query: dict[str, Any] = {"limit": PAGE}
+        for _ in range(PAGES):
+            page = await self._json(Call(PATH, b"", query=query, method="GET"), _Page)
+            for batch in page.data or ():
+                if batch.created_at is None:
+                    continue
+                if batch.created_at.timestamp() < since - CLOCKS_DIFFER_SECONDS:
+                    return None
+                if sum((batch.request_counts or {}).values()) == count and batch.id not in others:
+                    return Found(batch.id, False)
+            if not page.has_more or not page.data:
+                break
+            query["after_id"] = page.data[-1].id
         return None
 
     async def state(self, batch_id: str) -> BatchState:
         """Return how far a batch is."""
-        batch = await self._json(Call(f"{PATH}/{batch_id}", b"", method="GET"))
-        return BatchState("ended" if batch.get("processing_status") == "ended" else "running")
+        batch = await self._json(Call(f"{PATH}/{batch_id}", b"", method="GET"), _Batch)
+        if batch.processing_status in RUNNING:
+            return BatchState("running")
+        return BatchState("ended" if batch.processing_status == "ended" else "checked")
 
     async def answers(self, batch_id: str, state: BatchState) -> AsyncIterator[BatchAnswer]:
         """Read the results, in any order."""
-        async for line in self._lines(Call(f"{PATH}/{batch_id}/results", b"", method="GET")):
-            try:
-                found = _line.decode(line)
-            except (msgspec.MsgspecError, UnicodeError) as exc:
-                raise self._broken(exc) from exc
-            result = found.result
-            if result.type == "succeeded":
-                yield BatchAnswer(found.custom_id, bytes(result.message))
-            else:
-                yield BatchAnswer(found.custom_id, error=f"{result.type} {result.error or ''}".strip())
+        async for answer in self._each(Call(f"{PATH}/{batch_id}/results", b"", method="GET"), self._answer):
+            yield answer
+
+    def _answer(self, line: bytes) -> BatchAnswer:
+        found = self._decoded(line, _Line)
+        if found.result.type == "succeeded":
+            return BatchAnswer(found.custom_id, bytes(found.result.message))
+        return BatchAnswer(found.custom_id, error=f"{found.result.type} {found.result.error or ''}".strip())
 
     async def cancel(self, batch_id: str) -> None:
         """Ask the service to run no more of a batch."""
-        await self._json(Call(f"{PATH}/{batch_id}/cancel", b""))
+        await self._call(Call(f"{PATH}/{batch_id}/cancel", b""))
 
     async def forget(self, batch_id: str, state: BatchState) -> None:
         """Delete the batch with its results."""
-        with suppress(ProviderError):
-            await self._json(Call(f"{PATH}/{batch_id}", b"", method="DELETE"))
+        await self._delete(f"{PATH}/{batch_id}")

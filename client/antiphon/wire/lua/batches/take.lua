@@ -1,10 +1,11 @@
 -- Take a batch that is due: one that is to be looked at, or that its worker has not sent. Otherwise make one, `label`, of steps that are due,
 -- without those whose turns have ended. For `lease_ms` no other worker takes it. A repetition returns the batch that the call made;
 -- an older one that it took is due again when its lease is over. Only batches of these `accounts` are taken: each is
--- a provider, with a space and the account of the group if that has one. A batch and its steps stay for `keep_ms` after they were taken.
+-- a provider, with a space and the account of the group if that has one. A batch stays for `keep_ms` after it was taken with steps that a
+-- turn needed.
 -- @args label lease_ms size most_bytes keep_ms accounts...
 -- -> NONE, more            `more`: 1 if something will be due
--- -> TAKEN, label, fence, fields, steps
+-- -> TAKEN, label, fence, fields, all steps, steps that a turn needs
 -- @include batches
 if redis.call('EXISTS', key_batches(), key_batch_groups()) == 0 then return {'NONE', 0} end
 local MOST_LOOKED_AT = 100
@@ -16,22 +17,23 @@ local function is_known(group)
   return known[(account or '') == '' and provider or provider .. ' ' .. account]
 end
 
--- The steps of a batch whose turns still need an answer. The others go, with their requests.
-local function needed(name)
+-- All steps of a batch, and those whose turns still need an answer. The others go, with their requests.
+local function steps_of(name)
   local kept, all = {}, redis.call('LRANGE', key_batch_steps(name), 0, -1)
   for _, id in ipairs(all) do
     if waiting_turn(id) then kept[#kept + 1] = id else redis.call('DEL', key_batch_step(id)) end
   end
-  return kept
+  return all, kept
 end
 
 local function taken(name)
-  local fence = redis.call('INCR', key_fence())
-  for _, key in ipairs({key_batch(name), key_batch_steps(name), key_batches()}) do redis.call('PEXPIRE', key, keep_ms) end
+  local fence, all, kept = redis.call('INCR', key_fence()), steps_of(name)
   redis.call('ZADD', key_batches(), now + lease_ms, name)
   redis.call('HSET', key_batch(name), 'fence', fence)
-  redis.call('HINCRBY', key_batch(name), 'takes', 1)
-  return {'TAKEN', name, fence, redis.call('HGETALL', key_batch(name)), needed(name)}
+  for _, key in ipairs(kept[1] and {key_batch(name), key_batch_steps(name), key_batches()} or {key_batches()}) do
+    redis.call('PEXPIRE', key, keep_ms)
+  end
+  return {'TAKEN', name, fence, redis.call('HGETALL', key_batch(name)), all, kept}
 end
 
 -- Move steps of a group to a batch of their own. Returns whether there are any.
