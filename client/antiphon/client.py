@@ -26,6 +26,7 @@ from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
+from antiphon.session.turn_tree import TurnTree
 from antiphon.stores.words import Excerpt
 from antiphon.sync_client import Agents, Budgets, Client, Facts, Schedules, Webhooks
 from antiphon.wire.lists.inspection import DueTurn
@@ -37,6 +38,6 @@ __all__ = [
     "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "BudgetPage", "Budgets", "Client", "DueTurn", "Excerpt",
     "Fact", "Facts", "FailedTurn", "Feedback", "Figures", "FollowedEvent", "Forgotten", "KeptRequest",
     "Promotion", "RatedTurn", "Schedule", "Schedules", "SearchHit", "SearchPage", "SessionSnapshot",
-    "StoredBudget", "Submission", "SuspendedTurn", "TenantLimits", "Variant", "VariantRun", "Webhook",
+    "StoredBudget", "Submission", "SuspendedTurn", "TenantLimits", "TurnTree", "Variant", "VariantRun", "Webhook",
     "Webhooks",
 ]  # fmt: skip

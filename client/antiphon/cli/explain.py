@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from antiphon.cli.arguments import add_json, add_redis, command_parser, print_js
 from antiphon.cli.paying_budgets import PayingBudget, budgets_of_turn
 from antiphon.cli.terminal import Paint, chosen_by_router, clock_time, counted, one_line
 from antiphon.client import AsyncClient
-from antiphon.errors import TurnNotFound
 from antiphon.events import (
     AgentChanged,
     BudgetReachedEvent,
@@ -41,9 +39,11 @@ from antiphon.events import (
 from antiphon.input.ids import SessionId, turn_id
 from antiphon.model import TERMINAL, Usage, Wait
 from antiphon.redis.edits import found_in
+from antiphon.redis.trees import tree_of
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.routing import ROUTER_FAILED
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.session.turn_tree import TurnTree
 from antiphon.text import text_of
 from antiphon.wire.lists.inspection import turn_log, unserved
 from antiphon.wire.records import TurnRecord
@@ -337,40 +337,32 @@ async def _told(client: AsyncClient, turn: str) -> _Told:
     cell = client.connections.cell_of_turn(known)
     record = await cell.turn(known)
     events = await turn_log(cell, record)
-    story, children = story_of(events, await cell.server_ms()), await _children(client, events)
+    now, tree = await cell.server_ms(), await tree_of(client.connections.cells, record)
     info = turn_info(record)
+    info.total_usage = tree.total_usage if tree.children else None
     session = await found_in(cell, SessionId(info.session_id))
     told = _Told(
-        record, info, runs_of(record), story, await unserved(cell, known), session.value("usage"), children
-    )
+        record, info, runs_of(record), story_of(events, now), await unserved(cell, known), session.value("usage"),
+        tree, now,
+    )  # fmt: skip
     told.budgets = await budgets_of_turn(client, info)
     return told
 
 
-class Child(Struct):
-    """A child turn with its own children, as far as they are kept."""
-
-    turn_id: str
-    agent: str
-    status: str
-    children: list[Child] = field(default_factory=list)
-
-    def lines(self, indent: str = "  ") -> list[str]:
-        """Return the tree of this child as lines."""
-        own = f"{indent}{self.agent}: {self.turn_id} is {self.status}"
-        return [own, *(line for child in self.children for line in child.lines(indent + "  "))]
+def _lines(tree: TurnTree, now: int, indent: str = "  ") -> list[str]:
+    """Return a child turn and those below it as lines."""
+    facts = [f"{tree.agent}: {tree.turn_id} is {tree.status}"]
+    if tree.started is not None:
+        facts.append(duration(max((tree.ended or now) - tree.started, 0) / 1000))
+    if tree.total_usage.tokens:
+        facts.append(_used(tree.total_usage))
+    below = (line for child in tree.children for line in _lines(child, now, indent + "  "))
+    return [indent + ", ".join(facts), *below]
 
 
-async def _children(client: AsyncClient, events: Iterable[Event]) -> list[Child]:
-    found: dict[str, Child] = {}
-    for event in events:
-        if isinstance(event, ChildEvent) and event.parent_id == event.turn_id and event.child_id not in found:
-            cell = client.connections.cell_of_turn(turn_id(event.child_id))
-            with suppress(TurnNotFound):
-                record = await cell.turn(turn_id(event.child_id))
-                below = await _children(client, await turn_log(cell, record))
-                found[event.child_id] = Child(event.child_id, event.agent, record.status, below)
-    return list(found.values())
+def _used(usage: Usage) -> str:
+    tokens = counted(usage.tokens, "token")
+    return tokens if usage.cost is None else f"{tokens} for ${usage.cost:.4f}"
 
 
 class _Told:
@@ -378,9 +370,9 @@ class _Told:
 
     def __init__(
         self, record: TurnRecord, info: TurnInfo, runs: list[TurnRun], story: Story, hint: str,
-        session_usage: Usage | None, children: list[Child],
+        session_usage: Usage | None, tree: TurnTree, now: int,
     ) -> None:  # fmt: skip
-        self._session_usage, self._children = session_usage, children
+        self._session_usage, self._tree, self._now = session_usage, tree, now
         self.budgets: list[PayingBudget] = []
         self._info = info
         self._runs = runs
@@ -400,8 +392,9 @@ class _Told:
             "tenant": self._tenant, "user": info.user, "agent": info.agent, "run": info.run, "attempt": info.attempt,
             "worker": self._worker, "crashes": self._crashes, "errors": self._errors, "created": info.created,
             "started": info.started, "ended": info.ended, "code": info.code, "error": info.error,
-            "usage": info.usage, "session_usage": self._session_usage, "seconds": self._story.seconds,
-            "children": msgspec.to_builtins(self._children), "budgets": msgspec.to_builtins(self.budgets),
+            "usage": info.usage, "total_usage": self._tree.total_usage, "session_usage": self._session_usage,
+            "seconds": self._story.seconds,
+            "children": msgspec.to_builtins(self._tree.children), "budgets": msgspec.to_builtins(self.budgets),
             "story": [{"at": one.at, "text": one.text} for one in self._story.sentences],
         }  # fmt: skip
 
@@ -424,8 +417,8 @@ class _Told:
             print(f"{paint(clock_time(one.at), 'dim')}  {paint(one.text, *filter(None, [one.style]))}")
         if not self._story.sentences:
             print("Its events are no longer kept.")
-        for one in self._children:
-            print("\n".join(one.lines()))
+        for one in self._tree.children:
+            print("\n".join(_lines(one, self._now)))
         print()
         print(self._time())
         self._next(paint)
@@ -449,6 +442,8 @@ class _Told:
             print(
                 f"Its session has sent {tokens} so far; the services read {used.cached:.0%} of them from a cache."
             )
+        if info.total_usage is not None:
+            print(f"With its sub-agents it has used {_used(info.total_usage)}.")
         for one in self.budgets:
             print(one.sentence())
         if self._crashes or self._errors:

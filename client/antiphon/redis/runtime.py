@@ -22,6 +22,7 @@ from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import Edits, Found
 from antiphon.redis.files import SessionFiles, is_unfilled
 from antiphon.redis.forks import fork_in_redis
+from antiphon.redis.graph import graph_of
 from antiphon.redis.listing import list_sessions, warn_if_unserved
 from antiphon.redis.sent_events import send_event
 from antiphon.redis.turn import AsyncTurn, error_of
@@ -224,6 +225,10 @@ class RedisRuntime:
 
     async def children(self, session: SessionRef) -> list[str]:
         return (await self._found(session, *NO_MESSAGES)).children
+
+    async def graph(self, session: SessionRef) -> str:
+        await self._check_tenant(session)
+        return await graph_of(await self._cell(session), session.id)
 
     async def close(self, session: SessionRef) -> None:
         await (await self._edits(session)).close()

@@ -37,10 +37,12 @@ from antiphon.redis.feedback import rate_turn
 from antiphon.redis.recording import record_turn
 from antiphon.redis.requests import requests_of
 from antiphon.redis.subscription import Subscription, TurnEvents
-from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
+from antiphon.redis.trees import info_of, tree_of
+from antiphon.redis.turn_records import response_of, runs_of, service_of
 from antiphon.redis.variants import read_variants, start_variants
 from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.session.turn_tree import TurnTree
 from antiphon.text import text_of
 from antiphon.tools.approval import approval_of, rejection_of, result_of
 from antiphon.wire.records import TurnRecord, readable
@@ -115,7 +117,19 @@ class AsyncTurn:
         >>> info.input[0].text, info.status, info.attempt
         ('Hello', 'finished', 1)
         """
-        return turn_info(await self._record())
+        return await info_of(self._connections.cells, await self._record())
+
+    async def tree(self) -> TurnTree:
+        """The turn as it is now with its child turns, and theirs: their states, times and usage.
+
+        Raises ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> response = await turn.result(timeout=10)
+        >>> tree = await turn.tree()
+        >>> tree.status, tree.children, tree.total_usage == response.usage
+        ('finished', [], True)
+        """
+        return await tree_of(self._connections.cells, await self._record())
 
     async def runs(self) -> list[TurnRun]:
         """The runs of the turn, the first one first: a failed turn that is requeued has a further one.

@@ -39,6 +39,7 @@ from antiphon.input.values import (
 )
 from antiphon.model import Message, OpenCall, Response, Text
 from antiphon.model.usage import Usage
+from antiphon.session.family import SessionFamily
 from antiphon.session.files import SessionFiles
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import (
@@ -65,7 +66,7 @@ class _OwnedTurn:
         self.over: Future[None] = Future()
 
 
-class AsyncSession(SessionFiles):
+class AsyncSession(SessionFiles, SessionFamily):
     """One conversation with an agent, which remembers its history from turn to turn.
 
     >>> from antiphon import Agent
@@ -561,23 +562,6 @@ class AsyncSession(SessionFiles):
             )
         child._opens_after = self
         return child
-
-    async def parent(self) -> str | None:
-        """The id of the parent session, or None.
-
-        >>> await session.child().parent(), await session.parent()
-        ('user-123', None)
-        """
-        return (await self._saved()).parent
-
-    async def children(self) -> list[str]:
-        """Return the ids of this session's children.
-
-        >>> research = session.child(session_id="research")
-        >>> (await research.run("Look it up")).text, await session.children()
-        ('You said: Look it up', ['research'])
-        """
-        return await (await self._readable()).children(self._ref)
 
     async def report(self) -> None:
         """Add this child's last answer to its parent's history, with the name of the agent that gave it.

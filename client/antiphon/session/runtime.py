@@ -28,6 +28,7 @@ from antiphon.model.variants import VariantRun
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
 from antiphon.session.streams import EventIterator
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.session.turn_tree import TurnTree
 from antiphon.session.work import AgentLike, Work
 
 if TYPE_CHECKING:
@@ -246,6 +247,7 @@ class TurnHandle(Protocol):
     def step_id(self, step: int) -> str: ...
     async def status(self) -> Status: ...
     async def info(self) -> TurnInfo: ...
+    async def tree(self) -> TurnTree: ...
     async def runs(self) -> list[TurnRun]: ...
     async def result(self, timeout: float | timedelta | None = None) -> Response: ...
     def stream(
@@ -358,6 +360,10 @@ class Runtime(Protocol):
 
     async def children(self, session: SessionRef) -> list[str]:
         """Return the ids of the session's children."""
+        ...
+
+    async def graph(self, session: SessionRef) -> str:
+        """Return the session's turns as a Mermaid diagram."""
         ...
 
     async def close(self, session: SessionRef) -> None:

@@ -177,6 +177,59 @@ class Session(Synchronous[AsyncSession]):
         """
         return await self._async.remove_file(file)
 
+    @property
+    def parent(self) -> str | None:
+        """The id of the parent session, or None.
+
+        >>> session.child().parent, session.parent
+        ('user-123', None)
+        """
+        return call(self.parent_async())
+
+    async def parent_async(self) -> str | None:
+        """``parent``, awaited.
+
+        The id of the parent session, or None.
+        """
+        return await self._async.parent()
+
+    def children(self) -> list[str]:
+        """Return the ids of this session's children.
+
+        >>> research = session.child(session_id="research")
+        >>> research.run("Look it up").text, session.children()
+        ('You said: Look it up', ['research'])
+        """
+        return call(self.children_async())
+
+    async def children_async(self) -> list[str]:
+        """``children``, awaited.
+
+        Return the ids of this session's children.
+        """
+        return await self._async.children()
+
+    def graph(self) -> str:
+        """Return the last 100 turns, with their agents, hand-offs and child turns, as a Mermaid diagram.
+
+        It contains no text of users, models or tools, and goes back as far as the session keeps events. Raises
+        ``WrongTenant`` and ``StoreError``.
+
+        >>> session.graph().splitlines()
+        ['flowchart TD', '  t1["parrot<br/>finished"]']
+        """
+        return call(self.graph_async())
+
+    async def graph_async(self) -> str:
+        """``graph``, awaited.
+
+        Return the last 100 turns, with their agents, hand-offs and child turns, as a Mermaid diagram.
+
+        It contains no text of users, models or tools, and goes back as far as the session keeps events. Raises
+        ``WrongTenant`` and ``StoreError``.
+        """
+        return await self._async.graph()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id!r}, agent={self.agent!r})"
 
@@ -1372,38 +1425,6 @@ class Session(Synchronous[AsyncSession]):
         return Session(
             self._async.child(agent, session_id=session_id, system=system, variables=variables, queue=queue)
         )
-
-    @property
-    def parent(self) -> str | None:
-        """The id of the parent session, or None.
-
-        >>> session.child().parent, session.parent
-        ('user-123', None)
-        """
-        return call(self.parent_async())
-
-    async def parent_async(self) -> str | None:
-        """``parent``, awaited.
-
-        The id of the parent session, or None.
-        """
-        return await self._async.parent()
-
-    def children(self) -> list[str]:
-        """Return the ids of this session's children.
-
-        >>> research = session.child(session_id="research")
-        >>> research.run("Look it up").text, session.children()
-        ('You said: Look it up', ['research'])
-        """
-        return call(self.children_async())
-
-    async def children_async(self) -> list[str]:
-        """``children``, awaited.
-
-        Return the ids of this session's children.
-        """
-        return await self._async.children()
 
     def report(self) -> None:
         """Add this child's last answer to its parent's history, with the name of the agent that gave it.

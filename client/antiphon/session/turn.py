@@ -17,6 +17,7 @@ from antiphon.session.background import call, iterate
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.synchronous import Synchronous
 from antiphon.session.turn_info import TurnInfo, TurnProperties, TurnRun
+from antiphon.session.turn_tree import TurnTree
 
 
 class Turn(Synchronous[TurnHandle], TurnProperties):
@@ -82,6 +83,18 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         ('Hello', 'finished', 1)
         """
         return call(self._async.info())
+
+    def tree(self) -> TurnTree:
+        """The turn as it is now with its child turns, and theirs: their states, times and usage.
+
+        Raises ``TurnNotFound`` and ``TurnDeleted``.
+
+        >>> response = turn.result(timeout=10)
+        >>> tree = turn.tree()
+        >>> tree.status, tree.children, tree.total_usage == response.usage
+        ('finished', [], True)
+        """
+        return call(self._async.tree())
 
     def runs(self) -> list[TurnRun]:
         """The runs of the turn, the first one first: a failed turn that is requeued has a further one.

@@ -51,6 +51,9 @@ class TurnInfo(Struct, omit_defaults=True):
     ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` what was decided about the calls of
     its last suspension. ``waits`` are the sleeps that it waits for.
 
+    ``total_usage`` is the turn's ``usage`` with that of all child turns below it, each counted once; None for a turn
+    without children. Lists of failed or suspended turns do not have it.
+
     ``tenant`` is the owner of the turn's session, None for a session without one. ``user`` is the user that the turn is
     of, if its caller named one.
 
@@ -86,6 +89,7 @@ class TurnInfo(Struct, omit_defaults=True):
     waits: list[Wait] = field(default_factory=list)
     feedback: Feedback | None = None
     route: Route | None = None
+    total_usage: Usage | None = None
 
     def __post_init__(self) -> None:
         self.user_error = user_message(self.code or "") if self.status == "failed" else None

@@ -48,6 +48,11 @@ def place_of(waiting: TurnRecord, child: str) -> int | str:
     return found if found == OVER else int(found or 0)
 
 
+def children_of(waiting: TurnRecord) -> list[TurnId]:
+    """Return the children of all runs of a turn, as far as any of their events are in its stream."""
+    return [TurnId(name.removeprefix("child:")) for name in waiting.fields if name.startswith("child:")]
+
+
 async def forward(cell: Cell, waiting: ParentTurn, child: str, batch: Batch) -> int | str:
     """Publish events of a child in the stream of a turn that waits for it, or for one above it.
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
@@ -51,6 +52,21 @@ async def record_session(call: Call[None, None]) -> SessionRecording:
     session = call.path["session"]
     turns = call.client.turns(session, tenant=call.caller.tenant)
     return await session_recording.record_session(session, turns)
+
+
+class SessionGraph(Struct):
+    """The turns of a session as a diagram in the language Mermaid."""
+
+    mermaid: str
+
+
+@operation("GET", "/sessions/{session}/graph", right="read")
+async def graph_session(call: Call[None, None]) -> SessionGraph:
+    """Draw the last 100 turns of a session with their agents, hand-offs and child turns, as a Mermaid diagram
+
+    It contains no text of users, models or tools.
+    """
+    return SessionGraph(await session_of(call).graph())
 
 
 @operation("POST", "/sessions", right="write", status=201, body=CreateSession)
@@ -245,5 +261,5 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 OPERATIONS = [
     create_session, list_sessions, count_sessions, search, show_session, change_session, delete_session, close_session,
     fork_session, cancel_session, show_snapshot, show_history, add_messages, clear_history, rewind_session,
-    record_session,
+    record_session, graph_session,
 ]  # fmt: skip

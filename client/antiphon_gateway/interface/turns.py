@@ -23,6 +23,7 @@ from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.variants import MOST_RUNS
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.session.turn_tree import TurnTree
 from antiphon.session.work import options_of
 from antiphon.tools import approval
 from antiphon_gateway.http.operations import Answer, Call, idempotency_key, operation
@@ -96,6 +97,12 @@ async def list_turns(call: Call[TurnsQuery, None]) -> TurnPage:
 async def show_turn(call: Call[None, None]) -> TurnInfo:
     """Read a turn: its input, its state and its output"""
     return await (await call.turn()).info()
+
+
+@operation("GET", "/turns/{turn}/tree", right="read")
+async def show_tree(call: Call[None, None]) -> TurnTree:
+    """Read a turn with its child turns, and theirs: their states, times and usage"""
+    return await (await call.turn()).tree()
 
 
 @operation("GET", "/turns/{turn}/runs", right="read")
@@ -375,7 +382,7 @@ def _told(error: AgentError) -> TurnFailure:
 
 
 OPERATIONS = [
-    submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_runs, show_result, cancel_turn,
+    submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_tree, show_runs, show_result, cancel_turn,
     requeue_turn, rate_turn, list_feedback, record_turn, list_requests, replay_turn, list_variants, list_waiting,
     approve_call, reject_call, answer_call, list_failed, requeue_failed,
 ]  # fmt: skip

@@ -5,10 +5,10 @@ import asyncio
 from support.here import running_worker
 from support.trees import tree
 
-from antiphon.cli.graph import drawn_below
 from antiphon.cli.main import main
 from antiphon.client import AsyncClient
 from antiphon.events import ChildEvent, Handoff
+from antiphon.redis.graph import drawn_below
 from antiphon_worker import App
 
 

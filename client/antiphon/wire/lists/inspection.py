@@ -11,6 +11,7 @@ from antiphon.encryption.records import SESSION
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.model import TERMINAL
 from antiphon.text import number, text_of, whole
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
@@ -33,23 +34,16 @@ MOST_PAGES = 100
 async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
     """Read the events of a turn's last run that are kept, but for deltas, in pages. Raises ``StoreError``."""
     after = await cell.place_of_turn(turn.session_id, turn.turn_id)
+    last = turn.last_seq if turn.status in TERMINAL else None
     found: list[Event] = []
     for _ in range(MOST_PAGES):
-        page = await asked(
-            cell.redis.xrange(cell.keys.events(turn.session_id), f"({after}-0", _end(turn), count=PAGE)
-        )
-        for place, fields in page:
-            event = _event(cell, turn, fields.get(b"e", b""))
+        _, page = await cell.log(turn.session_id, ("seq",), after + 1, PAGE)
+        for after, body in page:
+            event = _event(cell, turn, body) if last is None or after <= last else None
             found += [event] if event else []
-            after = int(place.partition(b"-")[0])
-        if len(page) < PAGE:
+        if len(page) < PAGE or (last is not None and after >= last):
             break
     return found
-
-
-def _end(turn: TurnRecord) -> str:
-    """The place of its last event, or the end of the log while it runs."""
-    return f"{turn.last_seq}-0" if turn.status in ("finished", "failed", "cancelled") else "+"
 
 
 def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:

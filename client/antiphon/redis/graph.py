@@ -1,0 +1,90 @@
+"""Draws the turns of a session, their agents and their child turns, as a Mermaid diagram."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from antiphon.errors import SessionNotFound, TurnNotFound
+from antiphon.events import ChildEvent, Event, Handoff, ToolCallEvent
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.redis.edits import NO_MESSAGES
+from antiphon.redis.turn_records import turn_info
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists.inspection import turn_log
+
+MOST_TURNS = 100
+_STATES = {
+    "turn_queued": "queued", "turn_started": "running", "turn_retrying": "retrying", "turn_suspended": "suspended",
+    "turn_sleeping": "suspended", "turn_resumed": "queued", "turn_finished": "finished", "turn_failed": "failed",
+    "turn_cancelled": "cancelled",
+}  # fmt: skip
+
+
+async def graph_of(cell: Cell, session: SessionId) -> str:
+    """Return the last 100 turns of a session as a diagram, which ends with a newline. Raises ``StoreError``.
+
+    It has no text of users, models or tools, and goes back as far as the session keeps events.
+    """
+    lines, before = ["flowchart TD"], ""
+    for number, turn in enumerate(await _last_turns(cell, session), start=1):
+        try:
+            record = await cell.turn(turn)
+        except TurnNotFound:
+            continue
+        info, name = turn_info(record), f"t{number}"
+        lines.append(_node(name, info.agent, info.status))
+        if before:
+            lines.append(f"  {before} --> {name}")
+        lines += drawn_below(name, turn, await turn_log(cell, record))
+        before = name
+    return "\n".join([*lines, ""])
+
+
+async def _last_turns(cell: Cell, session: SessionId) -> list[TurnId]:
+    try:
+        return (await cell.snapshot(session, *NO_MESSAGES, "pending failed")).order[-MOST_TURNS:]
+    except SessionNotFound:
+        return []
+
+
+def drawn_below(name: str, turn: str, events: Iterable[Event]) -> list[str]:
+    """Return the hand-offs and the children of a turn, of which the node has this name, by its events."""
+    nodes, children, tools = {turn: name}, dict[str, list[str]](), dict[str, str]()
+    lines, in_charge = list[str](), name
+    for event in events:
+        match event:
+            case ToolCallEvent():
+                tools[event.call_id] = event.name
+            case Handoff():
+                passed = f"{name}h{len(lines)}"
+                lines += [_node(passed, event.target), f'  {in_charge} -. "hands over" .-> {passed}']
+                in_charge = passed
+            case ChildEvent():
+                own = event.parent_id in ("", turn)
+                if event.child_id not in children:
+                    nodes[event.child_id] = f"{name}c{len(nodes)}"
+                    above = in_charge if own else nodes.get(event.parent_id, name)
+                    lines.append(
+                        _edge(above, nodes[event.child_id], tools.get(event.call_id, "") if own else "")
+                    )
+                    children[event.child_id] = [event.agent, "queued"]
+                status = _STATES.get(str(event.event.get("type")))
+                children[event.child_id][1] = status or children[event.child_id][1]
+            case _:
+                pass
+    return [_node(nodes[child], *told) for child, told in children.items()] + lines
+
+
+def _edge(above: str, below: str, tool: str) -> str:
+    return f'  {above} -- "{_text(tool)}" --> {below}' if tool else f"  {above} --> {below}"
+
+
+def _node(name: str, agent: str | None, status: str = "") -> str:
+    said = "<br/>".join(_text(one) for one in (agent or "turn", status) if one)
+    return f'  {name}["{said}"]'
+
+
+def _text(text: str) -> str:
+    """Escape text for a label in a diagram."""
+    return re.sub(r"[^\w .:/@-]", lambda found: f"#{ord(found[0])};", text)

@@ -1,0 +1,74 @@
+"""Reads a turn with the child turns below it, and what all of them have used.
+
+The records of the turns are what counts: each child is read from its own, so it counts once, also if it has ended after
+its parent, and whichever process died. The record of a parent names its children as soon as one of their events is in
+its stream. A turn without children reads no other turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+
+from antiphon.errors import CorruptRecord, TurnNotFound
+from antiphon.input.ids import TurnId
+from antiphon.input.request import ParentTurn, shown_request
+from antiphon.model import TERMINAL, Usage
+from antiphon.redis.cells import Cells
+from antiphon.redis.turn_records import turn_info
+from antiphon.session.turn_info import TurnInfo
+from antiphon.session.turn_tree import TurnTree
+from antiphon.wire.forwarding import children_of
+from antiphon.wire.records import TurnRecord, readable
+
+AT_ONCE = 16
+
+
+async def info_of(cells: Cells, record: TurnRecord) -> TurnInfo:
+    """Return a turn, with what all turns below it have used. Raises ``CorruptRecord`` and ``StoreError``."""
+    info = turn_info(record)
+    if children_of(record):
+        info.total_usage = (await tree_of(cells, record)).total_usage
+    return info
+
+
+async def tree_of(cells: Cells, record: TurnRecord) -> TurnTree:
+    """Return a turn with the turns below it. Raises ``CorruptRecord`` and ``StoreError``."""
+    return await _Reader(cells).tree(record, None)
+
+
+class _Reader:
+    """Reads the turns of one tree, some at once."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def tree(self, record: TurnRecord, parent: ParentTurn | None) -> TurnTree:
+        info = turn_info(record)
+        found = await asyncio.gather(*(self._below(child, record) for child in children_of(record)))
+        children = sorted(filter(None, found), key=lambda one: (one.started or float("inf"), one.turn_id))
+        usage = info.usage if parent is None or record.status in TERMINAL else _used_so_far(record)
+        return TurnTree(
+            info.turn_id, info.session_id, info.status, info.agent, parent.call_id if parent else "",
+            info.started, info.ended, info.code, usage,
+            sum((one.total_usage for one in children), usage), children,
+        )  # fmt: skip
+
+    async def _below(self, child: TurnId, above: TurnRecord) -> TurnTree | None:
+        """Return a child of the last run of the turn above it; None for one that is not, or is not kept."""
+        with suppress(TurnNotFound, CorruptRecord):
+            async with self._room:
+                record = await self._cells.of_turn(child).turn(child)
+            parent = shown_request(record.fields["request"]).parent
+            if parent is not None and (parent.turn_id, parent.run) == (above.turn_id, above.run):
+                return await self.tree(record, parent)
+        return None
+
+
+def _used_so_far(record: TurnRecord) -> Usage:
+    """Return what a child has used that has not ended: its session began with it."""
+    with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
+        return msgspec.json.decode(record.fields.get("session_usage") or b"{}", type=Usage)
