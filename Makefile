@@ -12,7 +12,7 @@ NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-c
   langchain-openai langchain-elasticsearch langchain-pinecone langchain-postgres langchain-redis pinecone openai anthropic ag-ui-protocol a2a-sdk
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all sealed clients mcp neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
+.PHONY: help setup check format test test-all sealed clients mcp neighbours node docs demo bench sizing chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,9 @@ demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a work
 
 bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in fourteen minutes (ARGS=--quick)
 	@TEST_FORKS=no PYTHONPATH=tools:tests $(BIN)/python -m bench $(ARGS)
+
+sizing: $(VENV)/.bench ## Compute what a deployment needs, from the figures of the benchmark (ARGS="--streams 250000")
+	@PYTHONPATH=tools:tests $(BIN)/python -m sizing $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise
 	@TEST_FORKS=no PYTHONPATH=tools:tests $(BIN)/python -m chaos $(ARGS)

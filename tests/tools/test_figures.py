@@ -1,5 +1,6 @@
 """The benchmark's own arithmetic: a figure that is computed wrongly is worse than none."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from bench.peers.catalogue import missing
 from bench.results import Plan, Result, grids, table
 from bench.stand import MODULES
 from bench.streams import knee_of
-from bench.sums import Costs, costs_of, needs
+from bench.sums import GATEWAY, HEAD, Costs, costs_of, needs, row
 
 MACHINE = Machine(
     "2026-01-02 03:04 UTC", 2, "Chip", "Linux", 0.1, "3.11.7", "Valkey 9.1.2", {"redis": "8.1.0"}
@@ -176,14 +177,19 @@ def test_the_knee_is_the_largest_number_of_streams_that_was_within_limits():
 
 
 def test_what_larger_deployments_need_follows_from_the_costs():
-    costs = Costs(35.0, 12.0, 700.0, 300.0, turn_kib=5.0, chunk_bytes=100.0, session_kib=7.0)
+    costs = Costs(35, 12, 700, 300, 5, 100, 7, 70, 2000, 500, 200, 300)
     found = needs(costs, 30_000)
     assert (found.chunks, found.turns) == (600_000, 1_000)
     assert found.worker_cores == pytest.approx((600_000 * 35 + 1_000 * 700) / 1e6 / 0.7)
     assert found.cells == 13  # (7.2 + 0.3) / 0.6 is 12.5
     assert found.processes == 31  # a core each; a thousand streams each would be 30
-    assert needs(Costs(1, 1, 1, 1, 1, 1, 1), 30_000).processes == 30
+    assert needs(Costs(*[1.0] * 12), 30_000).processes == 30
     assert found.gib == pytest.approx(30_000 * (5 * 1024 + 300 * 100) / 2**30)
+    assert found.gateways == math.ceil(600_000 * 70 / 1e6 / 0.7)
+    assert found.redis_gbits == pytest.approx(8 * (600_000 * 500 + 1_000 * 2_500) / 1e9)
+    assert found.gateway_gbits == pytest.approx(8 * 600_000 * 600 / 1e9)
+    assert needs(costs, 30_000, pace=10, turn_seconds=60).chunks == 300_000
+    assert len(row(found)) == len(HEAD)
 
 
 def test_costs_are_there_when_all_of_them_were_measured(tmp_path):
@@ -195,9 +201,14 @@ def test_costs_are_there_when_all_of_them_were_measured(tmp_path):
     turns.add("one worker process", "CPU of Redis, a turn", 300.0, "µs")
     memory.add("a turn in flight", "in Redis", 5.0, "KiB")
     memory.add("a delta that it has said", "in Redis", 100.0, "B")
-    for result in (streams, turns, memory):
+    gateway, network = Result("gateway", ""), Result("network", "")
+    gateway.add(GATEWAY, "CPU of the gateway, an event", 70.0, "µs")
+    for subject, read, written in (("a turn", 2000.0, 500.0), ("a chunk with one reader", 200.0, 300.0)):
+        network.add(subject, "into Redis", read, "B")
+        network.add(subject, "out of Redis", written, "B")
+    for result in (streams, turns, memory, gateway, network):
         kept.put(result.name, record(result))
     assert costs_of(kept) == ["`memory` (an idle session with one turn of 40 tokens, in Redis)"]
     memory.add("an idle session with one turn of 40 tokens", "in Redis", 7.0, "KiB")
     kept.put("memory", record(memory))
-    assert costs_of(kept) == Costs(35.0, 12.0, 700.0, 300.0, 5.0, 100.0, 7.0)
+    assert costs_of(kept) == Costs(35, 12, 700, 300, 5, 100, 7, 70, 2000, 500, 200, 300)

@@ -5,10 +5,12 @@ import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
-from bench.headlines import HEADLINES, PAGES, Headline, page_with_figures
+from bench.headlines import CHECKED, HEADLINES, PAGES, Headline, page_with_figures
+from bench.idle import SHARES, WHOLE
 from bench.kept import DOCS, Kept, Machine, Record
 from bench.plots import COLOURS, DESCRIPTIONS, TEXT_COLOUR, Bar, Lines, bars, draw, lines, pictures
 from bench.results import Result
+from bench.sums import GATEWAY
 from support.marked import with_block
 
 ROOT = DOCS.parents[1]
@@ -44,15 +46,15 @@ def results() -> list[Result]:
     recovery = Result("recovery", "recovery")
     recovery.add("Antiphon, kill -9 of one of two processes", "goes on after", 0.03, "s")
     recovery.note("arq", "not within 75 s")
+    gateway, network = Result("gateway", "gateway"), Result("network", "network")
+    gateway.add(GATEWAY, "CPU of the gateway, an event", 70.0, "µs")
+    for subject, read, written in (("a turn", 2000.0, 500.0), ("a chunk with one reader", 200.0, 300.0)):
+        network.add(subject, "into Redis", read, "B")
+        network.add(subject, "out of Redis", written, "B")
     cells = Result("cells", "cells")
-    figures = {
-        "carried": (10_000.0, "chunks/s"),
-        "CPU of the workers": (0.4, "cores"),
-        "CPU of Redis": (0.2, "cores"),
-    }
-    for what, (value, unit) in (figures | {"lag p99": (30.0, "ms")}).items():
-        cells.add("2 cells", what, value, unit)
-    return [peers, streams, turns, memory, length, recovery, cells]
+    for what, value in zip(CHECKED, (10_000.0, 30.0, 0.4, 0.05, 0.2, 0.01, 4.0), strict=True):
+        cells.add("3 nodes", what, value, "")
+    return [peers, streams, turns, memory, length, recovery, gateway, network, cells]
 
 
 @pytest.fixture
@@ -122,7 +124,22 @@ def test_the_page_about_scaling_has_the_sums_beside_what_was_measured(kept):
     cores = (10_000 * 20 * 35 + 10_000 / 30 * 700) / 1e6 / 0.7
     assert f"| 10,000 | 200,000 | 333 | {cores:.1f} | {round(cores + 0.5)} | 5 |" in page
     assert page.count("\n| 1,000,000 |") == 1
-    assert "| 2 cells | 10,000 | 0.40 | 0.35 | 0.20 | 0.12 | 30 ms |" in page
+    assert "| 3 nodes | 10,000 | 0.40 | 0.40 | 0.20 | 0.13 | 4.00 | 5.00 | 30 ms |" in page
+    assert "(img/failures.svg)" in page
+
+
+def test_the_page_about_scaling_has_the_sums_for_a_million_idle_sessions(kept):
+    idle = Result("idle", "idle sessions")
+    idle.add(WHOLE, "in Redis", 6000.0, "B")
+    for name, value in zip(SHARES, (600.0, 1700.0, 2600.0, 600.0, 400.0, 100.0), strict=True):
+        idle.add(f"… {name}", "in Redis", value, "B")
+    kept.put("idle", Record(MACHINE, 3, quick=False, seconds=1.0, result=idle))
+    marks = "<!-- idle sessions: made -->\n<!-- end of idle sessions -->\n"
+    page = page_with_figures("docs/scaling.md", PAGE + marks, kept)
+    assert "| `ant:events`, for 7 days | 2,600 |" in page
+    assert "| in the first hour | 5.9 KiB | 6.0 GB | $368 | $548 | $1.5 |" in page
+    assert "| then, for 7 days | 5.3 KiB | 5.4 GB |" in page
+    assert "| then | 1.1 KiB | 1.1 GB |" in page
 
 
 def test_the_page_about_scaling_says_which_figures_are_missing(kept, tmp_path):
@@ -149,6 +166,7 @@ def test_each_plot_is_well_formed_and_names_axes_units_and_peers(kept, tmp_path)
     assert {"live streams at once", "lag, ms", "20 tokens/s", "p50", "p99"} <= texts["lag"]
     assert {"messages in the session", "ms a turn", "a turn, p50"} <= texts["length"]
     assert {"seconds", "arq", "not within 75 s", "0.03"} <= texts["recovery"]
+    assert {"% of deltas that come later", "lag, ms", "nodes 60% busy", "all nodes run"} <= texts["failures"]
 
 
 def test_a_plot_holds_every_point_within_its_edges():

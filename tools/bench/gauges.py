@@ -33,6 +33,17 @@ def percentile(values: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
 
 
+def net_bytes(urls: Iterable[str]) -> tuple[int, int]:
+    """What these servers have read from their connections so far, and written to them; not their cluster bus."""
+    read = written = 0
+    for url in urls:
+        with Redis.from_url(url) as redis:
+            stats: Any = redis.info("stats")
+            read += stats["total_net_input_bytes"]
+            written += stats["total_net_output_bytes"]
+    return read, written
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """The median of several rounds, and how far they lay apart."""

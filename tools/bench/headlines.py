@@ -6,11 +6,12 @@ from pathlib import Path
 
 from support.marked import with_block
 
+from bench import prices
 from bench.kept import DOCS, Kept, Machine, Record
 from bench.parts import PARTS
 from bench.plots import DESCRIPTIONS, pictures
 from bench.results import Grid, Result, grids, number
-from bench.sums import Costs, Needs, costs_of, needs
+from bench.sums import HEAD, Costs, costs_of, needs, redis_bytes, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ FIRST = "first delta p50"
 AFTER = "goes on after"
 
 RATIO = "against bare SDK calls"
+CLUSTER = "the cell against plain Redis"
 
 HEADLINES = (
     Headline("turns a second in one worker process", "turns", "through one worker process", "turns", in_readme=True),
@@ -65,6 +67,11 @@ HEADLINES = (
     ),
     Headline("… chunks a second", "streams", KNEE, "carried", least=25_000),
     Headline("… lag of 400 of them, p99", "streams", "400 streams at 50/s", "lag p99", "ms", most=50),
+    Headline(
+        "turns a second of a cell on a Redis Cluster, against a plain Redis",
+        "cluster", CLUSTER, "turns", "×", least=0.9,
+    ),
+    Headline("… chunks a second", "cluster", CLUSTER, "chunks", "×", least=0.9),
     Headline("round trips of `submit`", "commands", "submit", "round trips", most=1),
     Headline("round trips of a run whose turn waited with others", "commands", "run", "round trips", most=2),
     Headline("memory of a turn in flight, in the worker", "memory", "a turn in flight", "in the worker", "KiB"),
@@ -90,7 +97,9 @@ def headlines(kept: Kept) -> list[tuple[Headline, float]]:
 
 _ROOT = DOCS.parents[1]
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
-BLOCK = "figures"
+BLOCK, IDLE_BLOCK = "figures", "idle sessions"
+SIMULATED = "failures"
+"""The plot that stands beside the sums only."""
 LIVE = (10_000, 100_000, 1_000_000)
 
 
@@ -112,7 +121,9 @@ def page_with_figures(name: str, page: str, kept: Kept) -> str:
     block = {"README.md": _readme, "docs/performance.md": _performance, "docs/scaling.md": _scaling}[name](
         kept
     )
-    return with_block(page, BLOCK, block) if block else page
+    page = with_block(page, BLOCK, block) if block else page
+    idle = kept.result("idle") if name == "docs/scaling.md" else None
+    return with_block(page, IDLE_BLOCK, "\n".join(prices.block(idle))) if idle else page
 
 
 def _readme(kept: Kept) -> str:
@@ -148,11 +159,10 @@ def _scaling(kept: Kept) -> str:
     if not isinstance(costs, Costs):
         return f"The sums cannot be made, as these figures are missing: {'; '.join(costs)}."
     text = [*_conditions(kept), "", *_costs(costs), ""]
-    text += [
-        "| live streams | chunks/s | turns/s | worker cores | worker processes | cells | memory of the cells |"
-    ]
-    text += ["|---|---|---|---|---|---|---|", *[_needs(needs(costs, streams)) for streams in LIVE]]
+    text += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    text += [f"| {' | '.join(row(needs(costs, streams)))} |" for streams in LIVE]
     text += _checked(kept.result("cells"), costs)
+    text += _plots(kept, "img", only=SIMULATED)
     return "\n".join(text)
 
 
@@ -200,7 +210,7 @@ def _run(record: Record, brief: bool) -> str:
 def _plots(kept: Kept, folder: str, only: str = "") -> list[str]:
     text: list[str] = []
     for name in pictures(kept):
-        if not only or name == only:
+        if name == only or (not only and name != SIMULATED):
             text += ["", f"![{DESCRIPTIONS[name]}]({folder}/{name}.svg)"]
     return text
 
@@ -233,34 +243,46 @@ def _costs(costs: Costs) -> list[str]:
         "*m*, Redis, a turn in flight": f"{number(costs.turn_kib)} KiB",
         "*e*, Redis, a chunk of it": f"{number(costs.chunk_bytes)} B",
         "*i*, Redis, an idle session": f"{number(costs.session_kib)} KiB",
+        "*g*, gateway, an event": f"{number(costs.gateway_event_us)} µs",
+        "Redis, bytes of a chunk and its reader": f"{number(costs.chunk_in)} in, {number(costs.chunk_out)} out",
+        "… of a turn": f"{number(costs.turn_in)} in, {number(costs.turn_out)} out",
     }
     return [f"| {' | '.join(shown)} |", "|---" * len(shown) + "|", f"| {' | '.join(shown.values())} |"]
 
 
-def _needs(one: Needs) -> str:
-    cells = (
-        f"{one.streams:,}", f"{one.chunks:,.0f}", f"{one.turns:,.0f}", f"{one.worker_cores:,.1f}", f"{one.processes:,}",
-        f"{one.cells:,}", f"{one.gib:,.1f} GiB",
-    )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
 def _checked(result: Result | None, costs: Costs) -> list[str]:
-    """What the part ``cells`` measured, beside what the sums say of the same chunks."""
+    """What the part ``cells`` measured, beside what the sums say of the same chunks and the idle processes."""
     if result is None:
         return []
-    head = "| on this machine | chunks/s | worker cores | by the sums | Redis cores | by the sums | lag p99 |"
-    text = ["", head, "|---|---|---|---|---|---|---|"]
+    kinds = ("worker cores", "Redis cores", "network of Redis, MB/s")
+    text = [
+        "",
+        f"| on this machine | chunks/s | {' | '.join(f'{kind} | by the sums' for kind in kinds)} | lag p99 |",
+    ]
+    text.append("|---" * (3 + 2 * len(kinds)) + "|")
+    for name, (chunks, lag, pairs) in compared(result, costs).items():
+        shown = " | ".join(f"{measured:.2f} | {by_sums:.2f}" for measured, by_sums in pairs)
+        text.append(f"| {name} | {chunks:,.0f} | {shown} | {number(lag)} ms |")
+    return text
+
+
+def compared(result: Result, costs: Costs) -> dict[str, tuple[float, float, list[tuple[float, float]]]]:
+    """By name: chunks/s, lag, and pairs of what was measured and the sums for it (workers, Redis, network)."""
+    found: dict[str, tuple[float, float, list[tuple[float, float]]]] = {}
     for name in dict.fromkeys(one.subject for one in result.figures):
-        values = [
-            result.value(name, what) for what in ("carried", "CPU of the workers", "CPU of Redis", "lag p99")
-        ]
+        values = [result.value(name, what) for what in CHECKED]
         if None in values:
             continue
-        chunks, workers, redis, lag = (value or 0.0 for value in values)
-        by_sums = chunks * costs.worker_chunk_us / 1e6, chunks * costs.redis_chunk_us / 1e6
-        text.append(
-            f"| {name} | {chunks:,.0f} | {workers:.2f} | {by_sums[0]:.2f} | {redis:.2f} | {by_sums[1]:.2f} "
-            f"| {number(lag)} ms |"
-        )
-    return text
+        chunks, lag, workers, idle_workers, redis, idle_nodes, moved = (value or 0.0 for value in values)
+        pairs = [
+            (workers, chunks * costs.worker_chunk_us / 1e6 + idle_workers),
+            (redis, chunks * costs.redis_chunk_us / 1e6 + idle_nodes),
+            (moved, redis_bytes(costs, chunks) / 1e6),
+        ]
+        found[name] = chunks, lag, pairs
+    return found
+
+
+CHECKED = (
+    "carried", "lag p99", "CPU of the workers", "… when idle", "CPU of Redis", "… of idle nodes", "network of Redis",
+)  # fmt: skip

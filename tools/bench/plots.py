@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from sizing.lag import Load, points, simulate
+
 from bench.kept import Kept
 from bench.results import Result, number
+from bench.sums import Costs, costs_of
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 62, 52
@@ -188,9 +191,11 @@ DESCRIPTIONS = {
     "lag": "Lag of a delta against live streams",
     "length": "Cost of a turn against the length of its session",
     "recovery": "Time to recover beside other queues",
+    "failures": "How late deltas are on a cluster, by a simulation",
 }
 """Each picture in words, for those who do not see it."""
 LAG_LIMIT_MS = 50.0
+FAILURE_NODES = 5
 
 
 def draw(kept: Kept, directory: Path) -> list[Path]:
@@ -221,6 +226,7 @@ def pictures(kept: Kept) -> dict[str, str]:
             "From the loss of a worker to the next attempt",
             "seconds",
         ),
+        "failures": _failures(costs_of(kept)),
     }
     return {name: svg for name, svg in drawn.items() if svg}
 
@@ -263,6 +269,28 @@ def _length(result: Result | None) -> str:
             y_name="ms a turn",
             groups={name: {name: curve} for name, curve in result.curves.items()},
             x_log=True,
+        )
+    )
+
+
+def _failures(costs: Costs | list[str]) -> str:
+    if not isinstance(costs, Costs):
+        return ""
+    groups = {
+        f"nodes {share:.0%} busy": {
+            name: points(simulate(Load(FAILURE_NODES, costs.redis_chunk_us, share=share, fails=fails)))
+            for name, fails in (("all nodes run", False), (f"one of {FAILURE_NODES} fails in a minute", True))
+        }
+        for share in (0.6, 0.9)
+    }
+    return lines(
+        Lines(
+            title="A simulation of deltas on a cluster, and of a node that fails",
+            x_name="lag, ms",
+            y_name="% of deltas that come later",
+            groups=groups,
+            x_log=True,
+            y_log=True,
         )
     )
 

@@ -49,12 +49,17 @@ def clone_session(redis: Redis, session: str, turn: str, number: int, prefix: st
     for start in range(0, number, BATCH):
         pipe = redis.pipeline(transaction=False)
         for index in range(start, min(start + BATCH, number)):
-            names = (f"{prefix}{index}".encode(), f"{turn[:10]}{index:022d}".encode())
+            names = (f"{prefix}{index}".encode(), clone_turn(turn, index).encode())
             for key, dump, ttl in dumps:
                 pipe.restore(_renamed(key, session, turn, names), ttl, dump, replace=True)
             for key, member, score in places:
                 pipe.zadd(key, {_renamed(member, session, turn, names): score})
         pipe.execute()
+
+
+def clone_turn(turn: str, index: int) -> str:
+    """The id of the turn of a clone."""
+    return f"{turn[:10]}{index:022d}"
 
 
 def _renamed(name: bytes, session: str, turn: str, names: tuple[bytes, bytes]) -> bytes:
