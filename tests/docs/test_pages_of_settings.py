@@ -10,6 +10,7 @@ from support.source_tree import ROOT
 from antiphon.bytestores.of_process import FileSettings
 from antiphon.encryption.keyring import EncryptionSettings
 from antiphon.settings import DeclaredSettings
+from antiphon.wire.connection.moved import MoveSettings
 from antiphon_gateway import settings as gateway
 from antiphon_worker import settings as worker
 
@@ -33,6 +34,7 @@ def shown(default: Any) -> str:
 def whole(page: str) -> str:
     page = with_block(page, "settings", settings_table(worker.Settings))
     page = with_block(page, "gateway", settings_table(gateway.GatewaySettings))
+    page = with_block(page, "moves", settings_table(MoveSettings))
     page = with_block(page, "files", settings_table(FileSettings))
     return with_block(page, "encryption", settings_table(EncryptionSettings))
 

@@ -279,10 +279,10 @@ async def tenants(cells: Iterable[Cell]) -> list[TenantRow]:
     for cell in cells:
         named: list[bytes] = await asked(cell.redis.hkeys(cell.keys.limits))
         found = {text_of(name).partition(":")[2] for name in named} - {""}
-        stem, cursor = cell.keys.tenant(""), 0
+        cursor = 0
         while True:
-            answer: Any = await asked(cell.redis.scan(cursor, match=f"{stem}*", count=SCANNED))
-            found |= {text_of(key).removeprefix(stem) for key in answer[1]}
+            answer: Any = await asked(cell.redis.scan(cursor, match=cell.keys.tenant("*"), count=SCANNED))
+            found |= {text_of(key).partition(":tenant:")[2] for key in answer[1]}
             if not (cursor := int(answer[0])):
                 break
         for tenant in found:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import TurnNotFound
+from antiphon.errors import StoreUnavailable, TurnNotFound
 from antiphon.input.ids import SessionId, is_of_sub_agent
 from antiphon.model import Message
 from antiphon.model.budget import BUDGET_SCOPES
@@ -23,6 +23,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.editing import erase_turns
 from antiphon.wire.errors import asked
 from antiphon.wire.files import list_files
+from antiphon.wire.keys import Key
 from antiphon.wire.lists.inspection import turn_ids
 from antiphon.wire.placed import clear, is_placed, store_of
 from antiphon.wire.promotions import change_promotions
@@ -84,24 +85,26 @@ class Search:
         self._touched = {*sessions, *shared}
         self.of_user: dict[str, OfUser] = {}
         self._erased: list[str] = []
-        self._threads: list[str] = []  # and ledgers
+        self._threads: list[Key] = []  # and ledgers
         self.searched = 0
         self.left: list[str] = []
         self.pending: list[str] = []
 
     async def run(self) -> None:
         """Search everything, and remove the graphs' threads, whose names only a search finds. Raises ``StoreError``."""
-        cursor: int = 0
+        cursor, keys = 0, self._cell.keys
         while True:
             answer: Any = await asked(self._cell.redis.scan(cursor, count=SCANNED))
             cursor = int(answer[0])
             found: list[bytes] = answer[1]
-            await self._look_at([key for key in map(text_of, found) if self._kind(key)[0]])
+            await self._look_at([Key(key) for key in map(text_of, found) if self._kind(key)[0]])
+            if self._cell.keys is not keys:
+                raise StoreUnavailable("The cell has moved during the search: repeat the call.")
             if not cursor:
                 break
         await self._look_for_remains()
 
-    async def _look_at(self, keys: list[str]) -> None:
+    async def _look_at(self, keys: list[Key]) -> None:
         self.searched += len(keys)
         pipe, records = self._cell.redis.pipeline(transaction=False), list[tuple[str, str, str]]()
         for key in keys:
@@ -131,7 +134,7 @@ class Search:
         if self._user and session not in self._sessions:
             return
         session = {"session": name, "job": description}.get(kind, session)
-        if kind == "job" and prefix != self._cell.keys.prefix:
+        if kind == "job" and prefix != self._cell.keys.deployment:
             return
         if session not in self._sessions and (not tenant or tenant != self._tenant):
             return
@@ -292,7 +295,7 @@ async def sub_agents_of(connections: Connections, session: str, tenant: str | No
                 pipe.hmget(key, ["parent", "tenant"])
             found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if answer[1] else []
             for key, values in zip(answer[1], found, strict=True):
-                name = text_of(key).removeprefix(pattern.removesuffix("child-*"))
+                name = text_of(key).partition(":session:")[2]
                 if not isinstance(values, list) or not is_of_sub_agent(name):
                     continue
                 parent, of = (text_of(one) for one in cast("list[Any]", values))

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from antiphon.errors import UsageError
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.cluster import each_cell
-from antiphon.wire.connection.open import cell_urls, open_redis, place_of
+from antiphon.wire.connection.moved import place_of, prove, secret_of
+from antiphon.wire.connection.open import cell_urls, open_redis
 from antiphon.wire.moving import MovedCell, Mover
 
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 5.0, 300.0
@@ -41,6 +42,7 @@ async def move_cells(
             for cell in cells:
                 stack.push_async_callback(cell.redis.aclose)
             places = [place_of(url) for url in (old, new)]
-            mover = Mover((cells[0], places[0]), (cells[1], places[1]), pause=pause, say=say)
+            proof = prove(secret_of(old), places[1])
+            mover = Mover((cells[0], places[0]), (cells[1], places[1]), proof=proof, pause=pause, say=say)
             moved.append(await mover.move())
     return moved

@@ -84,13 +84,18 @@ class Cell:
     ) -> None:
         self.redis = redis
         self.seal = sealer_of(keys)
-        self.keys = keys_of(redis, prefix)
-        self.database = database_of(redis)
         self.clock = clock
+        self._name_keys(prefix)
+        getattr(redis, "on_follow", []).append(lambda: self._name_keys(prefix))
+
+    def _name_keys(self, prefix: str) -> None:
+        """Name the keys as they are named where the client leads now."""
+        self.keys, self.database = keys_of(self.redis, prefix), database_of(self.redis)
 
     def beside(self, patience: float) -> Cell:
         """Return the same cell with a connection of its own, on which ``heard`` may wait this many seconds."""
         redis = WaitingRedis(connection_pool=self.redis.connection_pool, patience=patience)
+        redis.begin_like(self.redis)
         return Cell(redis, prefix=self.keys.deployment, clock=self.clock, keys=self.seal.ring)
 
     @property
@@ -505,9 +510,8 @@ class Cell:
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
-        script = load_script(name, self.clock, self.keys.tag != "")
         try:
-            return await asked(run_script(self.redis, script, self.keys, self.database, *arguments))
+            return await asked(run_script(self, name, *arguments))
         except CorruptRecord as exc:
             raise await self._named(exc) from exc
 

@@ -29,7 +29,8 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
-from antiphon.wire.connection.cluster import CellMoved, CellsDiffer
+from antiphon.wire.connection.cluster import CellsDiffer
+from antiphon.wire.connection.moved import CellMoved
 from antiphon.wire.connection.replicated import NotReplicatedError
 from antiphon.wire.records import NewTurn
 

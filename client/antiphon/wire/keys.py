@@ -258,13 +258,23 @@ REDIS_TYPES = {"sorted set": "zset", "counter": "string"}
 _TEMPLATES = {kind.name: kind.template for kind in KINDS} | CHANNELS
 
 
+_TAG = re.compile(r"\{\d+\}:")
+_OF_A_DATABASE = ("live", "buckets")
+
+
+class Key(str):
+    """A key or channel by its name at one place of a cell, which it does not have at the others."""
+
+    __slots__ = ()
+
+
 class _One:
     """The only key of a kind."""
 
     def __set_name__(self, _: type, kind: str) -> None:
         self._kind = kind
 
-    def __get__(self, keys: Keys, _: object = None) -> str:
+    def __get__(self, keys: Keys, _: object = None) -> Key:
         return keys.of(self._kind)
 
 
@@ -274,7 +284,7 @@ class _Of:
     def __set_name__(self, _: type, kind: str) -> None:
         self._kind = kind
 
-    def __get__(self, keys: Keys, _: object = None) -> Callable[[object], str]:
+    def __get__(self, keys: Keys, _: object = None) -> Callable[[object], Key]:
         return partial(keys.of, self._kind)
 
 
@@ -397,22 +407,41 @@ class Keys:
     batches = _One()
     batch_groups = _One()
 
-    def live(self, database: int, session_id: str) -> str:
+    def live(self, database: int, session_id: str) -> Key:
         return self.of("live", database, session_id)
 
-    def line(self, queue: str, share: str) -> str:
+    def line(self, queue: str, share: str) -> Key:
         return self.of("line", queue, share)
 
-    def of(self, kind: str, *ids: object) -> str:
+    def of(self, kind: str, *ids: object) -> Key:
         """Return the key of a kind with these ids."""
-        return f"{self.prefix}:{_TEMPLATES[kind].format(*ids)}"
+        return Key(f"{self.prefix}:{_TEMPLATES[kind].format(*ids)}")
 
-    def of_rq(self, kind: str, *ids: str) -> str:
+    def of_rq(self, kind: str, *ids: str) -> Key:
         """Return a key of RQ's own, by its name in `RQ_KEYS`."""
-        return f"{self.rq}:{RQ_KEYS[kind].format(*ids)}"
+        return Key(f"{self.rq}:{RQ_KEYS[kind].format(*ids)}")
+
+    def of_deployment(self, prefix: str) -> bool:
+        """Return whether keys with this first part belong to this deployment, at whichever place of the cell."""
+        return prefix.partition(":")[0] == self.deployment
+
+    def again(self, key: str, database: int) -> Key:
+        """Return the name at this place of a key or channel of another one. ``database`` is that of this place.
+
+        >>> Keys("ant", "17").again("ant:session:user-123", 0)
+        'ant:{17}:session:user-123'
+        >>> Keys("ant").again("ant:{17}:live:0:user-123", 3)
+        'ant:live:3:user-123'
+        """
+        first, _, rest = key.partition(":")
+        found = _TAG.match(rest)
+        parts = rest[found.end() if found else 0 :].split(":", 2)
+        if first == self.deployment and parts[0] in _OF_A_DATABASE:
+            parts[1] = str(database)
+        return Key(":".join([self.prefix if first == self.deployment else self.rq, *parts]))
 
 
-def rq_key(kind: str, *ids: str) -> str:
+def rq_key(kind: str, *ids: str) -> Key:
     """Return a key of RQ's own outside a cluster, by its name in `RQ_KEYS`."""
     return Keys().of_rq(kind, *ids)
 

@@ -70,16 +70,24 @@ class MovedCell(Struct):
 class Mover:
     """Moves one cell. ``source`` and ``target`` are two places of it, each with its URL without a password.
 
-    Writes are paused for at most ``pause`` seconds. ``say`` is given a sentence about each pass.
+    ``proof`` shows to processes with the password of the source that they may use it at the target. Writes are paused
+    for at most ``pause`` seconds. ``say`` is given a sentence about each pass.
     """
 
     def __init__(
-        self, source: tuple[Cell, str], target: tuple[Cell, str], *, pause: float, say: Callable[[str], None]
+        self,
+        source: tuple[Cell, str],
+        target: tuple[Cell, str],
+        *,
+        pause: float,
+        say: Callable[[str], None],
+        proof: str = "",
     ) -> None:
         self._source, self._from = source
         self._target, self._to = target
         for cell in (self._source, self._target):
             cast("Any", cell.redis.connection_pool).moved_key = ""  # served in spite of the markers
+        self._proof = proof
         self._pause = pause
         self._say = say
         self._marker = f"from {self._from} {secrets.token_hex(8)}"
@@ -89,7 +97,7 @@ class Mover:
     async def move(self) -> MovedCell:
         """Move the cell, or end what a mover before this one began. Raises ``StoreError`` and ``UsageError``."""
         await self._check_servers()
-        if await self._marker_of(self._source) != f"to {self._to}":
+        if (await self._marker_of(self._source)).split(" ")[:2] != ["to", self._to]:
             await self._begin()
             await self._copy_until_short()
             await self._remove_others()
@@ -170,7 +178,7 @@ class Mover:
             frozen = await self._written()
             await self._pass()
             self._check_jobs()
-            arguments = self._to, *frozen, *guards(source.keys)
+            arguments = self._to, self._proof, *frozen, *guards(source.keys)
             pipe: Any = redis.pipeline(transaction=False)
             pipe.execute_command("CLIENT UNPAUSE")  # what waits until now runs after all of these
             pipe.execute_command(

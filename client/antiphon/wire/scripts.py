@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
-from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from antiphon.input.request import WITH_FILES
+from antiphon.wire.connection.moved import Followed
 from antiphon.wire.joining import joined
 from antiphon.wire.keys import RQ, Keys, lua_shared_keys
 
@@ -51,6 +51,15 @@ def script_names() -> list[str]:
     )
 
 
+class Place(Protocol):
+    """Where scripts run: a `Cell`."""
+
+    redis: Any
+    keys: Keys
+    database: int
+    clock: str
+
+
 @cache
 def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Script:
     """Read and join one script. ``clock`` names the include that returns the time; a ``cluster`` has its own text."""
@@ -75,13 +84,24 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
     return Script(name, arguments, outcomes, source, hashlib.sha1(source.encode()).hexdigest())
 
 
-async def run_script(redis: Redis, script: Script, keys: Keys, *arguments: Any) -> Any:
-    """Run a script by its hash; send its text if the server does not know it."""
-    passed, promises = (*keys.declared, keys.prefix, *arguments), script.name not in LOSSY
-    try:
-        return await redis.execute_command("EVALSHA", script.sha, *passed, promises=promises)
-    except NoScriptError:
-        return await redis.execute_command("EVAL", script.source, *passed, promises=promises)
+async def run_script(cell: Place, name: str, *arguments: Any) -> Any:
+    """Run a script in a cell by its hash; send its text if the server does not know it.
+
+    If the cell has moved since the call began, the script of the new place runs with the names of that place.
+    """
+    while True:
+        keys = cell.keys
+        script, redis = load_script(name, cell.clock, keys.tag != ""), cell.redis
+        passed = (*keys.declared, keys.prefix, cell.database, *arguments)
+        promises = name not in LOSSY
+        try:
+            try:
+                return await redis.execute_command("EVALSHA", script.sha, *passed, promises=promises)
+            except NoScriptError:
+                if cell.keys is keys:
+                    return await redis.execute_command("EVAL", script.source, *passed, promises=promises)
+        except Followed:
+            continue
 
 
 def given(value: int | None) -> int | str:

@@ -316,7 +316,7 @@ async def workers_with(
         with suppress(msgspec.MsgspecError, UnicodeError):
             parts = msgspec.json.decode(record or b"", type=AppParts)
             digest = parts.digest()
-            if parts.prefix != cell.keys.prefix or digest in lacking:
+            if not cell.keys.of_deployment(parts.prefix) or digest in lacking:
                 continue
             if parts.has(asked, to_run, revision):
                 found.workers.append(key.removeprefix(stem))

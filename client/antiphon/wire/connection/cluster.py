@@ -94,10 +94,6 @@ class CellsDiffer(ClusterError):
     """The deployment has another number of cells than the URL."""
 
 
-class CellMoved(ClusterError):
-    """The cell of the URL was moved to another place."""
-
-
 class Topology:
     """Which nodes have the cells, as the cluster last reported. It is asked again when that turns out to be wrong.
 

@@ -13,7 +13,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -29,7 +29,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
 from antiphon.text import text_of
-from antiphon.wire.connection.cluster import FIRST_TAG, CellMoved, OfCell, Place, each_cell
+from antiphon.wire.connection.cluster import FIRST_TAG, OfCell, Place, each_cell
+from antiphon.wire.connection.moved import check_here
 from antiphon.wire.connection.pipeline import ScriptRedis
 from antiphon.wire.connection.replicated import REPLICATED, ReplicatedLine
 from antiphon.wire.keys import Keys
@@ -129,6 +130,11 @@ def open_redis(
         raise SettingsError(f"The Redis URL {redact(url)!r} {_fault(url, exc)}.") from None
     if durability:
         redis.replicated = ReplicatedLine(redis.connection_pool)
+    redis.origin = url
+    redis.reopen = partial(
+        open_redis, max_connections=max_connections, timeout_seconds=timeout_seconds, retries=retries,
+        durability=durability,
+    )  # fmt: skip
     return redis
 
 
@@ -262,8 +268,8 @@ class _Cancellable:
     async def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
         """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster, and is not to be.
 
-        Raises ``CellMoved`` if the cell was moved away. HELLO and GET change nothing here, and a server that refuses
-        them is served.
+        Raises ``CellMoved`` if the cell was moved away: then this connection is sent nothing else. HELLO and GET change
+        nothing here, and a server that refuses them is served.
         """
         await super().on_connect_check_health(*args, **options)  # type: ignore[misc]
         asked = [("HELLO",), *([("GET", self.moved_key)] if self.moved_key else [])]
@@ -305,18 +311,6 @@ class _Cancellable:
             raise
 
 
-def check_here(moved: str) -> None:
-    """Raise ``CellMoved`` if this is what a cell that was moved away has at its key.
-
-    Raises ``ConnectionError`` while the cell is copied here.
-    """
-    word, _, place = moved.partition(" ")
-    if word == "to":
-        raise CellMoved(f"This cell was moved to {place}: write that URL, with its user and password.")
-    if word == "from":
-        raise RedisConnectionError(f"the cell is being copied here from {place.partition(' ')[0]}")
-
-
 class _Managed:
     """A connection to the primary of a Sentinel.
 
@@ -349,13 +343,17 @@ class _Sentinels(Sentinel):
 class _OfSentinel(ScriptRedis):
     """A client that also closes its connections to the Sentinels."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        pool: Any = self.connection_pool
+        self._sentinels = pool.sentinel_manager.sentinels
+
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close all connections."""
         try:
             await super().aclose(close_connection_pool)
         finally:
-            pool: Any = self.connection_pool
-            for sentinel in pool.sentinel_manager.sentinels:
+            for sentinel in self._sentinels:
                 await sentinel.aclose()
 
 
@@ -389,14 +387,6 @@ def name_of(redis: Redis) -> str:
     return f"{getattr(pool, 'service_name', '') or address}/{database_of(redis)}"
 
 
-def place_of(url: str) -> str:
-    """Return the URL of a server or a cluster without its user, its password and its options, as others may use it."""
-    parts = urlsplit(url)
-    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in ("cells", "db")])
-    path = parts.path if parts.path.strip("/") or parts.scheme == "unix" else ""
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}{'?' if query else ''}{query}"
-
-
 def node_of(redis: Redis) -> str:
     """Return the address of a client's server; on a cluster that of the node that has the cell's slot, if known."""
     pool = redis.connection_pool
@@ -415,7 +405,12 @@ def keys_of(redis: Redis, prefix: str) -> Keys:
     if replicated is not None:
         replicated.counter = keys.fence
     cast("Any", pool).moved_key = keys.moved
+    cast("Any", redis).naming = partial(_naming, prefix)
     return keys
+
+
+def _naming(prefix: str, redis: Redis) -> tuple[Keys, int]:
+    return keys_of(redis, prefix), database_of(redis)
 
 
 def redact(url: str) -> str:
@@ -567,6 +562,7 @@ def open_like(client: Any, **options: Any) -> Redis:
     scheme = "unix" if settings.get("path") else "redis"
     place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
     redis = open_redis(f"{scheme}://{place}", **options)
+    cast("Any", redis).origin = "" if settings.get("credential_provider") else url_like(client)
     keep = ("db", "username", "password", "credential_provider")
     redis.connection_pool.connection_kwargs |= {name: settings[name] for name in keep if settings.get(name)}
     if issubclass(client.connection_pool.connection_class, _tls_connections()):

@@ -11,16 +11,17 @@ import asyncio
 from collections import deque
 from typing import Any, Self
 
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from antiphon.wire.connection.following import Following
 from antiphon.wire.connection.resp import DirectConnection
 
 SHARED = frozenset({"EVALSHA", "EVAL", "HGET", "HMGET"})
 
 
-class ScriptRedis(Redis):
+class ScriptRedis(Following):
     """A redis-py client whose scripts and short reads share one connection."""
 
     _blocking: frozenset[str] = frozenset()
@@ -33,17 +34,22 @@ class ScriptRedis(Redis):
 
     def __init__(self, *args: Any, patience: float = 0.0, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._patience = patience
         self._line = Line(self.connection_pool, patience=patience)
 
-    async def execute_command(self, *args: Any, promises: bool = False, **options: Any) -> Any:
+    async def _execute(self, *args: Any, promises: bool = False, **options: Any) -> Any:
         """Send a command. ``promises``: its answer promises that what it has written is kept."""
         if args[0] in SHARED or args[0] in self._blocking:
             line = self.replicated if promises and self.replicated is not None else self._line
             answer = await line.call(*args)
         else:
-            answer = await super().execute_command(*args, **options)
+            answer = await super()._execute(*args, **options)
         self.reached = True
         return answer
+
+    def use(self, there: ScriptRedis) -> None:
+        super().use(there)
+        self._line, self.replicated = Line(there.connection_pool, patience=self._patience), there.replicated
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await self._line.aclose()

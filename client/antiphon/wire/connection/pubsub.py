@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -22,9 +22,12 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import ClientClosed
+from antiphon.text import text_of
+from antiphon.wire.connection.moved import CellMoved
 from antiphon.wire.connection.open import CellPool
 from antiphon.wire.connection.resp import DirectConnection
 from antiphon.wire.errors import store_error
+from antiphon.wire.keys import Key
 
 log = logging.getLogger("antiphon.live")
 
@@ -119,10 +122,8 @@ class LiveFeed:
     """All listeners of one process on one Redis, over one connection, which is opened for the first listener."""
 
     def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        sharded = "S" if isinstance(redis.connection_pool, CellPool) else ""
-        self._subscribing, self._leaving = f"{sharded}SUBSCRIBE", f"{sharded}UNSUBSCRIBE"
-        self._message = f"{sharded}message".lower().encode()
+        self._redis: Any = redis
+        self._choose_commands()
         self._listeners: dict[bytes, list[Listener]] = {}
         self._connection: DirectConnection | None = None
         self._expected: deque[tuple[str, bytes]] = deque()  # commands without an answer yet, in order
@@ -132,12 +133,28 @@ class LiveFeed:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self.reached = False  # whether it was ever connected
+        getattr(redis, "on_follow", []).append(self._rename)
+
+    def _choose_commands(self) -> None:
+        sharded = "S" if isinstance(self._redis.connection_pool, CellPool) else ""
+        self._subscribing, self._leaving = f"{sharded}SUBSCRIBE", f"{sharded}UNSUBSCRIBE"
+        self._message = f"{sharded}message".lower().encode()
+
+    def _rename(self) -> None:
+        """Continue at the new place of the cell, where channels have other names."""
+        self._choose_commands()
+        self._listeners = {self._name(Key(text_of(name))): known for name, known in self._listeners.items()}
+        self.reconnect()
+
+    def _name(self, channel: str) -> bytes:
+        names = getattr(self._redis, "names", None)
+        return (names.name(channel) if names is not None and isinstance(channel, Key) else channel).encode()
 
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncGenerator[Listener]:
         """Listen to a channel. ``RESYNC`` comes first, when the subscription is confirmed."""
         self.check_open()
-        name, listener = channel.encode(), Listener()
+        name, listener = self._name(channel), Listener()
         known = self._listeners.setdefault(name, [])
         known.append(listener)
         try:
@@ -146,6 +163,7 @@ class LiveFeed:
         finally:
             listener.close(ClientClosed())
             known.remove(listener)
+            name = self._name(channel)
             if not known and self._listeners.get(name) is known:
                 del self._listeners[name]
                 self._asked.discard(name)
@@ -230,12 +248,17 @@ class LiveFeed:
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1.0)
 
-    def _open(self, lost: asyncio.Future[Exception]) -> Awaitable[DirectConnection]:
+    async def _open(self, lost: asyncio.Future[Exception]) -> DirectConnection:
         def on_lost(error: Exception) -> None:
             if not lost.done():
                 lost.set_result(error)
 
-        return DirectConnection.open(self._redis.connection_pool, self._dispatch, on_lost)
+        while True:
+            names = getattr(self._redis, "names", None)
+            try:
+                return await DirectConnection.open(self._redis.connection_pool, self._dispatch, on_lost)
+            except CellMoved as moved:
+                await self._redis.follow(moved, names)
 
     async def _until_lost(self, lost: asyncio.Future[Exception]) -> Exception:
         """Return why the connection was lost. A PING finds a server that is gone without closing the connection."""

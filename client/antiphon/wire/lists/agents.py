@@ -47,7 +47,7 @@ async def advertised(cell: Cell) -> dict[str, Mapping[str, Revision]]:
     for name, (record,) in zip(names, records, strict=True):
         with suppress(msgspec.MsgspecError, UnicodeError):
             one = msgspec.json.decode(record or b"", type=Advertised)
-            if one.prefix == cell.keys.prefix:
+            if cell.keys.of_deployment(one.prefix):
                 found[name] = one.revisions
     return found
 

@@ -45,7 +45,7 @@ def _offer(cell: Cell, record: bytes | None) -> Offer | None:
     """Read what a worker offers; None for one of RQ's own and one of another prefix."""
     with suppress(msgspec.MsgspecError, UnicodeError):
         offer = msgspec.json.decode(record or b"", type=Offer)
-        return offer if offer.prefix == cell.keys.prefix else None
+        return offer if cell.keys.of_deployment(offer.prefix) else None
     return None
 
 

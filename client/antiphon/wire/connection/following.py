@@ -1,0 +1,215 @@
+"""Follows a cell that was moved: a client of the old place becomes one of the new place, and repeats what was refused.
+
+The old place refuses a new connection before it is sent a command, and the switch has closed all others. So what was
+refused was not done there, and what was done there is at the new place as well. A command without an answer is repeated
+as after every lost connection.
+
+Keys have other names at the new place. A `Key` in a command that was made for the old place is renamed. A script has
+its names as text, so that its caller makes the call again (``Followed``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from antiphon.wire.connection.moved import CellMoved, Followed, moved_urls, new_url, place_of
+from antiphon.wire.keys import Key, Keys
+
+log = logging.getLogger("antiphon.moves")
+
+SCRIPTS = frozenset({"EVALSHA", "EVAL"})
+SCANS = {"SCAN": 1, "HSCAN": 2, "SSCAN": 2, "ZSCAN": 2}
+"""Commands that go over a table, and which of their arguments says how far they have come."""
+CURSOR_BITS = 64
+ARRIVAL_SECONDS = 10.0
+"""How long a call waits for a cell that has left its old place, and has not arrived yet."""
+LOOK_SECONDS = 0.05
+MOST_MOVES = 16
+
+
+class Names(NamedTuple):
+    """How a client names keys since it has followed its cell for the n-th time (``number``)."""
+
+    number: int
+    keys: Keys
+    database: int
+
+    def of(self, command: Sequence[Any]) -> tuple[Any, ...]:
+        """Return a command with the names of this place. A scan that has begun at another one begins again."""
+        renamed = [self.name(one) if isinstance(one, Key) else one for one in command]
+        at = SCANS.get(command[0], 0)
+        if at:
+            number, cursor = divmod(int(command[at]), 1 << CURSOR_BITS)
+            renamed[at] = cursor if number == self.number else 0
+        return tuple(renamed)
+
+    def answer(self, command: Sequence[Any], answer: Any) -> Any:
+        """Return an answer. The position in a scan has the number of the place at which it holds."""
+        if command[0] in SCANS and answer[0]:
+            return (int(answer[0]) + (self.number << CURSOR_BITS), *answer[1:])
+        return answer
+
+    def name(self, key: str) -> Key:
+        """Return the name that a key or channel has here."""
+        return self.keys.again(key, self.database)
+
+
+class Following(Redis):
+    """A redis-py client of one cell that follows it to other places."""
+
+    origin = ""
+    """The URL of the first place. Its credentials are used at other places too."""
+
+    reopen: Callable[[str], Any] | None = None
+    """Opens another client of this kind; without it, ``CellMoved`` is raised."""
+
+    naming: Callable[[Any], tuple[Keys, int]]
+    """Returns how keys are named where a client leads, and the number of its database."""
+
+    names: Names | None = None
+    """How keys are named since the cell was followed; None before."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.on_follow: list[Callable[[], None]] = []
+        """Called when keys have other names, before the next command is sent."""
+        self._following: asyncio.Task[None] | None = None
+        self._there: Any = None  # the client whose connections are used since
+        self._here = ""  # its URL
+
+    def begin_like(self, other: Any) -> None:
+        """Begin where another client of the cell leads."""
+        if isinstance(other, Following):
+            self.origin, self.reopen, self.names, self._here = (
+                other.origin,
+                other.reopen,
+                other.names,
+                other._here,
+            )
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        while True:
+            names = self.names
+            try:
+                if names is None:
+                    return await self._execute(*args, **options)
+                return names.answer(args, await self._execute(*names.of(args), **options))
+            except CellMoved as moved:
+                await self.follow(moved, names)
+                if args[0] in SCRIPTS:
+                    raise Followed from None
+
+    async def _execute(self, *args: Any, **options: Any) -> Any:
+        return await super().execute_command(*args, **options)
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        return FollowingPipeline(self, transaction, shard_hint)
+
+    async def follow(self, moved: CellMoved, names: Names | None) -> None:
+        """Lead to the new place from now on, unless another call has followed since there were these ``names``.
+
+        Raises ``CellMoved`` if this process may not log in there, and ``ConnectionError``.
+        """
+        if self.names is not names:
+            return
+        following = self._following
+        if following is None or following.done() or following.get_loop() is not asyncio.get_running_loop():
+            following = self._following = asyncio.create_task(self._follow(moved), name="antiphon follow")
+            following.add_done_callback(_heard)
+        await asyncio.shield(following)
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        following, self._following = self._following, None
+        if following is not None and following.get_loop() is asyncio.get_running_loop():
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        if self._there is not None:
+            await self._there.aclose()
+        await super().aclose(close_connection_pool)
+
+    def use(self, there: Any) -> None:
+        """Use the connections of another client."""
+        self.connection_pool = there.connection_pool
+
+    async def _follow(self, moved: CellMoved) -> None:
+        url, there = await self._arrived(moved)
+        left, before = self.connection_pool, self._there
+        self.use(there)
+        self._there, self._here = there, url
+        number = self.names.number + 1 if self.names else 1
+        self.names = Names(number, *self.naming(self))
+        for told in self.on_follow:
+            told()
+        log.info(
+            "the cell has moved: this client has followed it to %s", place_of(url), extra={"action": "moved"}
+        )
+        await (left.disconnect(inuse_connections=False) if before is None else before.aclose())
+
+    async def _arrived(self, moved: CellMoved) -> tuple[str, Any]:
+        """Return a client of the place that has the cell, and its URL. Raises ``CellMoved`` and ``ConnectionError``."""
+        if self.reopen is None:
+            raise moved
+        deadline, moves = time.monotonic() + ARRIVAL_SECONDS, 0
+        while True:
+            number = getattr(getattr(self.connection_pool, "place", None), "number", 0)
+            known = [self.origin, *moved_urls()]
+            url = await asyncio.to_thread(new_url, moved, known, self._here or self.origin, number)
+            there = self.reopen(url)
+            try:
+                await self._reach(there)
+            except CellMoved as again:
+                await there.aclose()
+                moved, moves = again, moves + 1
+                if moves == MOST_MOVES:
+                    raise
+            except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
+                await there.aclose()
+                if time.monotonic() > deadline:
+                    raise RedisConnectionError(f"the cell has moved to {moved.place}: {exc}") from exc
+                await asyncio.sleep(LOOK_SECONDS)
+            except BaseException:
+                await there.aclose()
+                raise
+            else:
+                return url, there
+
+    async def _reach(self, there: Any) -> None:
+        """Open a connection, which the new place refuses until the cell has arrived."""
+        self.naming(there)
+        connection = await there.connection_pool.get_connection()
+        await there.connection_pool.release(connection)
+
+
+class FollowingPipeline(Pipeline):
+    """Commands that are sent at once, to the place where the cell is."""
+
+    def __init__(self, redis: Following, transaction: bool, shard_hint: str | None) -> None:
+        super().__init__(redis.connection_pool, redis.response_callbacks, transaction, shard_hint)
+        self._redis = redis
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        stack = list(self.command_stack)
+        while True:
+            names = self._redis.names
+            if names is not None:
+                self.connection_pool = self._redis.connection_pool
+                self.command_stack = [(names.of(command), options) for command, options in stack]
+            try:
+                return await super().execute(raise_on_error)
+            except CellMoved as moved:
+                await self._redis.follow(moved, names)
+
+
+def _heard(following: asyncio.Task[None]) -> None:
+    """Note a failure: all calls that waited for it may have been cancelled."""
+    if not following.cancelled():
+        following.exception()

@@ -1,0 +1,164 @@
+"""Where a cell is that was moved, and whether this process may log in there.
+
+The old place has a marker with the URL of the new one, without user and password. A process uses those that it has for
+the old place. Whoever can write to Redis can also write a marker, so a process with a password follows only a marker
+that somebody has proved with the same password, or to a URL that its own setting names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from redis.exceptions import ClusterError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from antiphon.settings import DeclaredSettings, setting
+
+OF_PASSWORDS = ("password", "sentinel_password")
+OF_A_PLACE = ("cells", "db")
+NOT_TAKEN_ALONG = ("cells", "cell", "db", "durability")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveSettings(DeclaredSettings):
+    """The setting of every process that follows a cell to a place with other credentials."""
+
+    moved_urls: str = setting(
+        "",
+        "Where cells may move, as URLs with user, password and options, separated by commas; without it, a process "
+        "uses those of the old place",
+        shown=False,
+    )
+
+
+MOVED_URLS_VARIABLE = MoveSettings.variable("moved_urls")
+
+
+class CellMoved(ClusterError):
+    """The cell of the URL was moved to ``place``. ``proof`` is how its mover has proved the password of the old one."""
+
+    def __init__(self, place: str, proof: str = "", why: str = "") -> None:
+        super().__init__(
+            f"This cell was moved to {place}: write that URL, with its user and password.{why and ' '}{why}"
+        )
+        self.place = place
+        self.proof = proof
+
+
+class Followed(RedisConnectionError):
+    """This client leads to the new place of the cell since the call began, where keys have other names."""
+
+    def __init__(self) -> None:
+        super().__init__("The cell has moved during the call, which did nothing at the old place: repeat it.")
+
+
+def check_here(moved: str) -> None:
+    """Raise ``CellMoved`` if this is what a cell that was moved away has at its key.
+
+    Raises ``ConnectionError`` while the cell is copied here.
+    """
+    word, _, rest = moved.partition(" ")
+    place, _, proof = rest.partition(" ")
+    if word == "to":
+        raise CellMoved(place, proof)
+    if word == "from":
+        raise RedisConnectionError(f"the cell is being copied here from {place}")
+
+
+def place_of(url: str) -> str:
+    """Return the URL of a server or a cluster without its user, its password and its options, as others may use it."""
+    parts = urlsplit(url)
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in OF_A_PLACE])
+    path = parts.path if parts.path.strip("/") or parts.scheme == "unix" else ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}{'?' if query else ''}{query}"
+
+
+def new_url(moved: CellMoved, known: list[str], here: str, number: int) -> str:
+    """Return the URL at which a process that has used ``here`` finds the cell of this number now.
+
+    ``known`` are URLs with credentials that it may use: its own, and those of `MOVED_URLS_VARIABLE`. Raises
+    ``CellMoved`` if it may not log in there.
+    """
+    for url in known:
+        if _same(place_of(url), moved.place):
+            return _of_cell(url, number)
+    secret = secret_of(here)
+    if not here or (secret and not proves(moved.proof, secret, moved.place)):
+        raise CellMoved(
+            moved.place,
+            why="This process does not send its password there by itself, because the marker contains no proof of that "
+            f"password: set {MOVED_URLS_VARIABLE}, or run `antiphon cells move` with the password of this process.",
+        )
+    return _of_cell(_with_login(moved.place, here), number)
+
+
+def secret_of(url: str) -> str:
+    """Return what a URL has of passwords, '' if it has none."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    found = [unquote(parts.password or ""), *(options.get(name, "") for name in OF_PASSWORDS)]
+    return "\n".join(found) if any(found) else ""
+
+
+def prove(secret: str, place: str) -> str:
+    """Return a proof that its author knows ``secret`` and means ``place``; '' without a secret."""
+    if not secret:
+        return ""
+    salt = secrets.token_hex(16)
+    return f"{salt}.{_mac(secret, salt, place)}"
+
+
+def proves(proof: str, secret: str, place: str) -> bool:
+    """Return whether the author of a proof knew this secret and meant this place."""
+    salt, _, mac = proof.partition(".")
+    return bool(re.fullmatch("[0-9a-f]{32}", salt)) and hmac.compare_digest(mac, _mac(secret, salt, place))
+
+
+def _mac(secret: str, salt: str, place: str) -> str:
+    return hmac.new(_stretched(secret, salt), place.encode(), "sha256").hexdigest()
+
+
+@lru_cache(8)
+def _stretched(secret: str, salt: str) -> bytes:
+    """Return a key of the secret that takes long to compute: readers of a proof must not guess passwords fast."""
+    return hashlib.scrypt(secret.encode(), salt=bytes.fromhex(salt), n=2**15, r=8, p=1, maxmem=2**26)
+
+
+def moved_urls() -> list[str]:
+    """Return the URLs of `MOVED_URLS_VARIABLE`."""
+    return [
+        url for url in re.split(r",(?=\s*[a-z+]+://)", os.environ.get(MOVED_URLS_VARIABLE, "")) if url.strip()
+    ]
+
+
+def _same(one: str, other: str) -> bool:
+    return one.removesuffix("/0") == other.removesuffix("/0")
+
+
+def _with_login(place: str, here: str) -> str:
+    """Return the URL of a place with the user, the password and the options of another one."""
+    old, new = urlsplit(here), urlsplit(place)
+    login, at, _ = old.netloc.rpartition("@")
+    tls = new.scheme.startswith("rediss")
+    options = [
+        (name, value)
+        for name, value in parse_qsl(old.query)
+        if name not in NOT_TAKEN_ALONG
+        and (tls or not name.startswith("ssl_"))
+        and ("sentinel" in new.scheme or not name.startswith("sentinel_"))
+    ]
+    query = "&".join(part for part in (new.query, urlencode(options)) if part)
+    return f"{new.scheme}://{login}{at}{new.netloc}{new.path}{'?' if query else ''}{query}"
+
+
+def _of_cell(url: str, number: int) -> str:
+    """Return a URL that names the cell of this number, where it names a cluster."""
+    clustered = "+cluster" in url.partition("://")[0] and "cell=" not in url
+    return f"{url}&cell={number}" if clustered else url

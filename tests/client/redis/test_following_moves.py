@@ -1,0 +1,318 @@
+"""Clients, workers and gateways follow a cell that moves while they use it, and are not restarted."""
+
+import asyncio
+import contextlib
+import json
+from urllib.parse import unquote
+
+import pytest
+from redis import Redis
+from support.clusters import Cluster
+from support.ensemble import Ensemble, open_ensemble
+from support.event_source import EventSource
+from support.eventually import wait_until_async
+from support.gateway import Api, follow
+from support.gateway_process import Stand
+from support.network import free_port
+from support.processes import COMMAND
+from support.servers import RedisServer
+from support.submitting import Load
+
+from antiphon.client import AsyncClient, Client
+from antiphon.errors import StoreUnavailable, StoreUnsupported
+from antiphon.redis.moving import move_cells
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection import following
+from antiphon.wire.connection.moved import (
+    MOVED_URLS_VARIABLE,
+    CellMoved,
+    new_url,
+    prove,
+    proves,
+    secret_of,
+)
+from antiphon.wire.connection.open import cell_urls, open_redis
+from antiphon.wire.moving import Mover
+
+pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
+
+LEASE = 2
+
+
+@pytest.fixture
+def cluster(server_kind):
+    with Cluster(server_kind, primaries=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def other(server_kind):
+    """The URL of a second, empty server."""
+    with RedisServer(server_kind) as server:
+        yield server.url
+
+
+async def move(source, target):
+    (done,) = await move_cells(source, target, prefix="ant", say=lambda _: None)
+    return done
+
+
+async def texts_of(turn):
+    return "".join([event.text async for event in turn.stream() if event.type == "text_delta"])
+
+
+async def test_a_client_and_a_worker_follow_a_cell_to_a_cluster_and_back(redis_url, cluster, tmp_path):
+    target = cluster.url(1)
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker(lease=LEASE):
+        held = await ensemble.submit("held", "words:5 gate:g")
+        await ensemble.waits("g")
+        read = asyncio.create_task(texts_of(held))
+        async with Load(ensemble.client) as load:
+            await move(redis_url, target)
+            await load.more()
+            await move(target, redis_url)
+            await load.more()
+        ensemble.stage.open("g")
+        assert (await read).startswith("The first words.")
+        await held.result(60)
+        runs = [event.type for event in await ensemble.events("held")]
+        assert runs.count("turn_started") == 1, "the turn went on at the new place"
+        await load.whole(ensemble)
+        await ensemble.whole("held")
+
+
+async def test_what_a_call_has_begun_at_the_old_place_ends_at_the_new_one(redis_url, other):
+    """Commands with names of the old place: of a pipeline, a scan, a channel, a read and a script."""
+    async with AsyncClient(redis_url) as client:
+        (cell,) = client.connections.cells
+        await client.submit("s", "Hi", agent="a")
+        for number in range(50):
+            await client.set_tenant_limits(f"t{number}", in_flight=5)
+        before = cell.keys
+        pipe = cell.redis.pipeline(transaction=True)
+        pipe.hget(before.session("s"), "seq")
+        cursor, first = await cell.redis.hscan(before.limits, 0, count=1)
+        beside = cell.beside(0.1)
+        await move(redis_url, f"{other.removesuffix('/0')}/1")
+        assert await pipe.execute() == [b"1"]
+        assert await cell.redis.zcard(before.sessions) == 1
+        assert cell.database == 1
+        assert cell.redis.names.number == 1
+        rest = dict(first)
+        while cursor:
+            cursor, page = await cell.redis.hscan(before.limits, cursor, count=1)
+            rest |= page
+        assert len(rest) >= 50
+        await beside.heard(["antiphon"], 0.01)
+        assert beside.database == 1
+        await beside.redis.aclose()
+
+
+async def left(url):
+    """Return when a cell has left its place."""
+    cell = Cell(open_redis(cell_urls(url)[0]))
+    cell.redis.connection_pool.moved_key = ""
+
+    async def marked():
+        return (await cell.redis.get(cell.keys.moved) or b"").startswith(b"to ")
+
+    await wait_until_async(marked, 60, f"the cell has left {url}")
+    await cell.redis.aclose()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("killed", ["nothing", "worker", "gateway", "mover"])
+async def test_processes_follow_a_cell_to_a_cluster_and_back_whatever_is_killed_at_the_switch(
+    killed, redis_url, cluster, processes, tmp_path
+):
+    target, port = cluster.url(1), free_port()
+    stand = Stand(redis_url, processes, tmp_path)
+    (gateway, url), worker = stand.gateway(port=port), stand.worker()
+    api = Api(url)
+    async with AsyncClient(redis_url) as client, api.http:
+        turn = await api.submit("s", "go gate:g gate:h gate:i", key="k")
+        source = EventSource(f"{url}/turns/{turn}/events")
+        reading = asyncio.create_task(follow(source))
+        await stand.waits("g")
+        async with Load(client) as load:
+            for old, new, gate in ((redis_url, target, "g"), (target, redis_url, "h")):
+                command = [COMMAND, "cells", "move", new, "--redis-url", old]
+                mover = processes.start(*command, name="move")
+                await left(old)
+                if killed == "worker":
+                    await asyncio.to_thread(worker.kill)
+                    worker = await asyncio.to_thread(stand.worker)
+                if killed == "gateway":
+                    await asyncio.to_thread(gateway.kill)
+                    gateway, _ = await asyncio.to_thread(stand.gateway, port=port)
+                if killed == "mover":
+                    await asyncio.to_thread(mover.kill)
+                    mover = processes.start(*command, name="move")
+                assert await asyncio.to_thread(mover.wait, 60) == 0, mover.output
+                await load.more()
+                stand.stage.open(gate)
+                await stand.waits("h" if gate == "g" else "i")
+        stand.stage.open("i")
+        messages, end = await asyncio.wait_for(reading, 60)
+        assert end == {}
+        assert [int(message.id) for message in messages] == list(range(1, len(messages) + 1))
+        events = [json.loads(message.data) for message in messages]
+        assert [event["type"] for event in events].count("turn_finished") == 1
+        assert killed == "worker" or [event["type"] for event in events].count("turn_started") == 1
+        ensemble = Ensemble(redis_url, stand.stage, processes, client)
+        await load.whole(ensemble)
+        await ensemble.whole("s")
+
+
+async def test_a_synchronous_client_follows(redis_url, other):
+    with Client(redis_url) as client:
+        client.submit("s", "Hi", agent="a")
+        await asyncio.to_thread(asyncio.run, move(redis_url, other))
+        await asyncio.to_thread(client.submit, "s", "again", agent="a", key="k")
+        assert [row.session_id for row in await asyncio.to_thread(lambda: [*client.sessions()])] == ["s"]
+    with Redis.from_url(redis_url) as redis:
+        assert not redis.exists("ant:session:s"), "nothing was written at the old place"
+
+
+async def test_a_call_waits_until_the_cell_has_arrived_and_says_where_it_is(monkeypatch, redis_url, other):
+    arrive, left = Mover._arrive, asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def late(mover):
+        left.set()
+        await go_on.wait()
+        await arrive(mover)
+
+    monkeypatch.setattr(Mover, "_arrive", late)
+    async with AsyncClient(redis_url) as client:
+        await client.submit("s", "Hi", agent="a")
+        moving = asyncio.create_task(move(redis_url, other))
+        await left.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(following, "ARRIVAL_SECONDS", 0)
+            with pytest.raises(StoreUnavailable, match=r"the cell has moved to redis.*being copied here"):
+                await client.snapshot("s")
+        waiting = [asyncio.create_task(client.submit("s", "Hi", agent="a")) for _ in range(3)]
+        done, _ = await asyncio.wait(waiting, timeout=0.2)
+        assert not done
+        go_on.set()
+        await moving
+        accepted = {turn.id for turn in await asyncio.gather(*waiting)}
+        assert accepted <= {turn.id async for turn in client.turns("s")}
+        assert len(accepted) == 3
+
+
+async def test_a_cell_is_followed_from_place_to_place(redis_url, other, cluster):
+    target = cluster.url(1)
+    async with AsyncClient(redis_url) as late:
+        await late.submit("s", "Hi", agent="a")
+        await move(redis_url, other)
+        await move(other, target)
+        (cell,) = late.connections.cells
+        assert await cell.redis.zcard(cell.keys.sessions) == 1
+        assert cell.redis.names.number == 1
+        assert cell.keys.tag
+
+
+USERS = {"app": "p%40ss%2Fword", "admin": "root"}
+
+
+@pytest.fixture
+def secured(redis_url, other):
+    """For each of two servers, its URL with each of two users."""
+    for url in (redis_url, other):
+        with Redis.from_url(url) as redis:
+            for user, password in USERS.items():
+                redis.acl_setuser(user, enabled=True, passwords=[f"+{unquote(password)}"], keys=["*"],
+                                  channels=["*"], commands=["+@all"])  # fmt: skip
+    yield [
+        {user: url.replace("://", f"://{user}:{password}@") for user, password in USERS.items()}
+        for url in (redis_url, other)
+    ]
+    with Redis.from_url(redis_url) as redis:
+        redis.acl_deluser(*USERS)
+
+
+async def test_the_login_of_the_old_place_is_used_where_its_password_was_proved(secured, redis_url):
+    old, new = secured
+    async with AsyncClient(old["app"]) as client:
+        await client.submit("s", "Hi", agent="a")
+        await move(old["app"], new["admin"])
+        assert (await client.snapshot("s")).session_id == "s"
+        (cell,) = client.connections.cells
+        assert await cell.redis.execute_command("ACL WHOAMI") == "app"
+    with Redis.from_url(redis_url) as redis:
+        marker = redis.get("ant:moved").decode()
+        assert not any(word in marker for word in ("app", "p@ss", "p%40", "root"))
+
+
+async def test_another_login_is_used_where_the_setting_names_it(secured, other, monkeypatch):
+    old, new = secured
+    async with AsyncClient(old["app"]) as client:
+        await client.submit("s", "Hi", agent="a")
+        await move(old["admin"], new["admin"])
+        with pytest.raises(
+            StoreUnsupported, match=f"does not send its password .* set {MOVED_URLS_VARIABLE}"
+        ):
+            await client.snapshot("s")
+        monkeypatch.setenv(MOVED_URLS_VARIABLE, f"redis://elsewhere:1,{new['admin'].removesuffix('/0')}")
+        assert (await client.snapshot("s")).session_id == "s"
+        (cell,) = client.connections.cells
+        assert await cell.redis.execute_command("ACL WHOAMI") == "admin"
+
+
+@contextlib.asynccontextmanager
+async def stranger():
+    """A server of somebody else: its port, and all that it was sent."""
+    heard = list[bytes]()
+
+    async def listen(reader, writer):
+        heard.append(await reader.read(1000))
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], heard
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
+async def test_no_password_is_sent_to_a_place_that_somebody_without_it_has_written(
+    secured, redis_url, scheme
+):
+    url = secured[0]["app"]
+    async with stranger() as (port, heard):
+        place = f"{scheme}://127.0.0.1:{port}{'?cells=1' if 'cluster' in scheme else ''}"
+        for proof in ("", "x", prove("wrong", place), prove(secret_of(url), "redis://another:1")):
+            with Redis.from_url(redis_url) as redis:
+                redis.set("ant:moved", f"to {place} {proof}".strip())
+            async with AsyncClient(url, retries=0) as client:
+                with pytest.raises(StoreUnsupported, match="does not send its password there"):
+                    await client.submit("s", "Hi", agent="a")
+        assert heard == []
+
+
+def test_a_proof_is_of_one_password_and_of_one_place():
+    proof = prove("secret", "redis://a:1")
+    assert proves(proof, "secret", "redis://a:1")
+    assert not proves(proof, "Secret", "redis://a:1")
+    assert not proves(proof, "secret", "redis://a:2")
+    assert proof != prove("secret", "redis://a:1")
+    assert prove("", "redis://a:1") == ""
+
+
+@pytest.mark.parametrize(
+    ("here", "place", "there"),
+    [
+        ("redis://u:p@a:1/3", "redis+cluster://b:2?cells=1", "redis+cluster://u:p@b:2?cells=1&cell=0"),
+        ("redis+cluster://u:p@b:2?cells=1&cell=0", "redis://a:1/3", "redis://u:p@a:1/3"),
+        ("rediss://u:p@a:1?ssl_ca_certs=/x", "rediss://b:2", "rediss://u:p@b:2?ssl_ca_certs=%2Fx"),
+        ("rediss://u:p@a:1?ssl_ca_certs=/x", "redis://b:2", "redis://u:p@b:2"),
+        ("redis://a:1?password=p", "redis://b:2", "redis://b:2?password=p"),
+        ("redis+sentinel://s:1/m?sentinel_password=p", "redis://b:2", "redis://b:2"),
+        ("redis://a:1", "unix:///x?db=2", "unix:///x?db=2"),
+    ],
+)  # fmt: skip
+def test_a_place_is_opened_with_the_login_and_the_options_of_the_old_one(here, place, there):
+    marker = CellMoved(place, prove(secret_of(here), place))
+    assert new_url(marker, [], here, 0) == there
+    assert new_url(CellMoved(place), [there], here, 0) == there
