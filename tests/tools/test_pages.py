@@ -139,7 +139,9 @@ def test_the_page_about_scaling_has_the_sums_for_a_million_idle_sessions(kept):
     assert "| `ant:events`, for 7 days | 2,600 |" in page
     assert "| in the first hour | 5.9 KiB | 6.0 GB | $368 | $548 | $1.5 |" in page
     assert "| then, for 7 days | 5.3 KiB | 5.4 GB |" in page
-    assert "| then | 1.1 KiB | 1.1 GB |" in page
+    assert "| then, until 30 days | 1.1 KiB | 1.1 GB |" in page
+    mean = (6000 / 24 + 5400 * (7 - 1 / 24) + 1100 * 23) / 30
+    assert f"| sessions of every age, equally many | {mean / 1024:.1f} KiB |" in page
 
 
 def test_the_page_about_scaling_says_which_figures_are_missing(kept, tmp_path):

@@ -12,11 +12,11 @@ PRICES = {
 }
 """Dollars a month for a GB of data. The page has the sources."""
 AGES = {
-    "in the first hour": (),
-    "then, for 7 days": ("rq:job",),
-    "then": ("rq:job", "ant:turn`", "ant:events"),
+    "in the first hour": (1 / 24, ()),
+    "then, for 7 days": (7, ("`rq:job`",)),
+    "then, until 30 days": (30, ("`rq:job`", "`ant:turn`", "`ant:events`")),
 }
-"""How long a session has been idle, and what has expired by then."""
+"""How long a session has been idle: until which day, and what has expired by then."""
 
 
 def block(result: Result) -> list[str]:
@@ -27,11 +27,16 @@ def block(result: Result) -> list[str]:
     text += [f"| {name} | {value:,.0f} |" for name, value in shares.items()]
     head = ("idle", "a session", f"{SESSIONS:,} sessions", *[f"{name}, a month" for name in PRICES])
     text += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for age, expired in AGES.items():
-        size = whole - sum(
-            value for name, value in shares.items() if name.startswith(tuple(f"`{one}" for one in expired))
-        )
-        gigabytes = size * SESSIONS / 1e9
-        costs = (f"${number(gigabytes * price)}" for price in PRICES.values())
-        text.append(f"| {age} | {size / 1024:.1f} KiB | {gigabytes:.1f} GB | {' | '.join(costs)} |")
-    return text
+    before = days = byte_days = 0.0
+    for age, (days, expired) in AGES.items():
+        size = whole - sum(value for name, value in shares.items() if name.startswith(expired))
+        text.append(_row(age, size))
+        byte_days += size * (days - before)
+        before = days
+    return [*text, _row("sessions of every age, equally many", byte_days / days)]
+
+
+def _row(age: str, size: float) -> str:
+    gigabytes = size * SESSIONS / 1e9
+    costs = (f"${number(gigabytes * price)}" for price in PRICES.values())
+    return f"| {age} | {size / 1024:.1f} KiB | {gigabytes:.1f} GB | {' | '.join(costs)} |"
