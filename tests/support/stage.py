@@ -267,6 +267,11 @@ def _of_chaos(stage: Stage) -> tuple[list[Agent], dict[str, Any]]:
 
         agents += errand_agents(stage, label)
         providers["errands"] = errand_model(stage)
+    if url := os.environ.get("STAGE_BATCHES"):
+        from chaos.batched import batched_agents, batched_providers
+
+        agents += batched_agents()
+        providers |= batched_providers(url)
     return agents, providers
 
 

@@ -48,6 +48,7 @@ def main() -> int:
         chaos = Chaos(
             options.seed, options.seconds, folder, server=options.server, clock=options.clock,
             apart=apart, cluster=options.cluster, webhook=not apart, errands=not options.clock, files=not options.clock,
+            batches=not options.clock and not apart,
             archive=not options.clock and not options.cluster, memory=not options.clock and not options.cluster,
         )  # fmt: skip
         if options.plan:

@@ -60,6 +60,7 @@ class Report:
     leaked_places: int = 0
     errands: dict[str, int] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
     recovery_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -78,7 +79,7 @@ class Report:
         lines = [f"{name:26}{value:>8}" for name, value in rows]
         lines.append(f"{'faults':26}{sum(self.faults.values()):>8}")
         lines += [f"  {kind:24}{times:>8}" for kind, times in sorted(self.faults.items())]
-        for name, counts in (("errands", self.errands), ("files", self.files)):
+        for name, counts in (("errands", self.errands), ("files", self.files), ("batches", self.batches)):
             if counts:
                 lines.append(f"{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
         for what, times in self.recovery_seconds.items():
@@ -110,6 +111,10 @@ async def check(chaos: Chaos) -> Report:
             await chaos.filers.check(client)
             report.files = dict(chaos.filers.counts)
             report.wrong += chaos.filers.trouble
+        if chaos.batched:
+            await chaos.batched.check(client)
+            report.batches = dict(chaos.batched.counts)
+            report.wrong += chaos.batched.trouble
         if chaos.errands:
             await chaos.errands.check(client)
             report.errands = dict(chaos.errands.counts)

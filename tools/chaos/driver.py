@@ -5,7 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from support.eventually import wait_until_async
 from support.processes import Processes, worker_name
 from support.receiver import Receiver
 from support.releases import THIS, Release
+from support.services.batch_server import BatchServer
 from support.stage import Stage
 
 from antiphon.bytestores.of_process import FILES_VARIABLE
@@ -21,6 +22,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
 from antiphon.stores import SQLiteStore
+from chaos.batched import SETTINGS, Batched, answer
 from chaos.errands import LABELS, Errands
 from chaos.filers import Filers
 from chaos.gateway import Gateway
@@ -67,6 +69,7 @@ class Chaos:
         memory: bool = False,
         errands: bool = False,
         files: bool = False,
+        batches: bool = False,
         apart: bool = False,
         cluster: bool = False,
     ) -> None:
@@ -105,6 +108,8 @@ class Chaos:
         if files:
             self._files.mkdir()
         self.filers: Filers | None = None
+        self.services = BatchServer(answer, quick=False) if batches else None
+        self.batched: Batched | None = None
         self.with_errands = errands
         self.errands: Errands | None = None
         self.gateway: Gateway | None = None
@@ -135,7 +140,7 @@ class Chaos:
 
     async def run(self) -> None:
         """Let the load run while the plan is carried out; then let everything come to its end."""
-        async with AsyncClient(self.network.clients_url()) as client:
+        async with AsyncClient(self.network.clients_url()) as client, self.services or nullcontext():
             self._ensemble = Ensemble(self.network.clients_url(), self.stage, self._processes, client)
             if self.with_errands:
                 self.gateway = Gateway(self._processes, self.network, self.stage.directory)
@@ -162,6 +167,7 @@ class Chaos:
             if self.with_files:
                 self.filers = Filers(client, self._files, self.seed)
                 talkers.append(asyncio.create_task(self.filers.run(self._is_over)))
+            talkers += self._begin_batches(client)
             if self.errands:
                 talkers.append(asyncio.create_task(self.errands.run(self._is_over)))
                 operators.append(asyncio.create_task(self.errands.operate()))
@@ -179,6 +185,12 @@ class Chaos:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
+    def _begin_batches(self, client: AsyncClient) -> list[asyncio.Task[None]]:
+        if self.services is None:
+            return []
+        self.batched = Batched(client, self.services, self.seed)
+        return [asyncio.create_task(self.batched.run(self._is_over))]
+
     def _is_over(self) -> bool:
         """Whether nothing more is submitted."""
         return time.monotonic() - self._began > self.seconds
@@ -195,12 +207,14 @@ class Chaos:
             release=self._release(before),
             env=({"STAGE_MEMORY": "1"} if self.with_memory else {})
             | ({FILES_VARIABLE: f"file://{self._files}"} if self.with_files else {})
-            | {"STAGE_ERRANDS": label},
+            | {"STAGE_ERRANDS": label}
+            | ({"STAGE_BATCHES": self.services.url} if self.services else {}),
             processes=PROCESSES,
             lease=LEASE_SECONDS,
             drain=1,
             stall_timeout=STALL_SECONDS,
             isolated_turns=PLACES,
+            **(SETTINGS if self.services else {}),
             **({"archive": f"sqlite:///{self.archive.path}"} if self.archive else {}),
         )
         self._labels[host.process.pid] = label

@@ -33,11 +33,12 @@ FILES = [
     "editing/edit", "editing/fork", "limits/admit", "limits/limit",
     "notices/follow", "schedules/advance", "schedules/write", "webhooks/release", "webhooks/settle", "webhooks/take",
     "webhooks/write", "events/send", "budgets/reserve", "budgets/capture", "budgets/note", "budgets/wake",
+    "batches/collect", "batches/take", "batches/note", "batches/deliver", "batches/leave",
     *(f"include/{name}" for name in (
         "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
         "life", "damage", "crashed", "suspended", "watch", "give_up", "clock_back", "jobs", "foreign", "cut", "tenants",
         "shares", "let_in", "stop", "busy", "scheduled", "notices", "following", "webhooks",
-        "events", "ledgers",
+        "events", "ledgers", "batches",
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0

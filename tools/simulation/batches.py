@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from antiphon.model import Decision, Wait, encode
-from antiphon.wire.batches import ANSWER, Group, TakenBatch, collect, leave, note, take_batch
+from antiphon.wire.batches import ANSWER, UNSURE, Group, TakenBatch, collect, leave, note, take_batch
 from antiphon.wire.records import ClaimedTurn
 from simulation.direct import run
 from simulation.model import Asked
@@ -25,6 +25,17 @@ LEASE_MS, DIES = 20_000, 0.2
 
 
 @dataclass
+class Known:
+    """What was noted of a batch."""
+
+    service_id: str = ""
+    sending: int = 0
+    round: int = 0
+    unread: int = 0
+    others: frozenset[str] = frozenset()
+
+
+@dataclass
 class Batches:
     """The steps of a world that go into batches, and its model service."""
 
@@ -32,6 +43,7 @@ class Batches:
     orders: dict[str, list[str]] = field(default_factory=dict)  # what the service was sent, by label
     fences: dict[str, int] = field(default_factory=dict)  # of the last worker that has taken a batch
     held: list[TakenBatch] = field(default_factory=list)  # by workers, of which some have lost it
+    known: dict[str, Known] = field(default_factory=dict)
     answered: Counter[str] = field(default_factory=Counter)
     groups: dict[str, Group] = field(default_factory=dict)
 
@@ -70,39 +82,71 @@ class Batches:
             self.held.append(found)
             needed = {step for step in found.steps if self.world.model.needs(step)}
             require(needed == {*found.steps}, "G27 no step is sent that no turn needs", found, needed)
+            known = Known(found.service_id, found.sending, found.round, found.unread, found.others)
+            wanted = self.known.setdefault(found.name, Known())
+            require(known == wanted, "G27 the next worker knows what became of a batch", found, wanted)
         self.world.did(f"take a batch as {label}", found)
 
     def _work(self, batch: TakenBatch, random: Random) -> None:
         if not batch.service_id:
             self._send(batch, random)
-        elif batch.label not in self.orders or random.random() < 0.1:
-            self._note(batch, random.choice(["later", "again"]), random)
+        elif batch.sent_as not in self.orders:
+            self._note(batch, "another", random, batch.sent_as)
+        elif random.random() < 0.1:
+            self._note(batch, random.choice(["later", "unread", "again", "running"]), random)
         else:
             self._answer(batch, random)
 
     def _send(self, batch: TakenBatch, random: Random) -> None:
-        """Send a batch that the service does not know yet. Whoever was stopped before may send it twice."""
+        """Send a batch that the service does not know yet. A worker that was stopped before may send it twice."""
         if self.fences[batch.name] != batch.fence:
             self._note(batch, "later", random)
             return
+        if batch.sending and random.random() < 0.2:  # it is taken for one of another deployment
+            self._note(batch, "sent", random, f"{UNSURE}other-{len(batch.others)}")
+            return
         if batch.label not in self.orders:
+            if not batch.steps:
+                self._note(batch, "over", random)
+                return
+            self._note(batch, "sending", random, len(batch.steps))
+            if random.random() < DIES:
+                return
             sent = [
                 step for label, steps in self.orders.items() if _name(label) != batch.name for step in steps
             ]
             require(not {*sent} & {*batch.steps}, "G27 a step is in one batch", batch, sent)
             self.orders[batch.label] = batch.steps
         if random.random() >= DIES:
-            self._note(batch, "sent", random)
+            self._note(batch, "sent", random, batch.label)
 
-    def _note(self, batch: TakenBatch, what: str, random: Random) -> None:
+    def _note(self, batch: TakenBatch, what: str, random: Random, said: str | int = "") -> None:
         holds = self.fences.get(batch.name) == batch.fence
-        seconds = random.choice([0.0, 5.0])
-        noted = run(note(self.world.cell, batch, what, batch.label, seconds=seconds))  # type: ignore[arg-type]
-        if noted and what == "over":
-            del self.fences[batch.name]
-            for step in batch.steps:
-                self.world.model.asked.pop(step, None)
-        self.world.done(f"note {batch.name} of {batch.fence}: {what}", noted, holds)
+        noted = run(note(self.world.cell, batch, what, said, seconds=random.choice([0.0, 5.0])))  # type: ignore[arg-type]
+        if noted:
+            self._noted(batch, what, said)
+        self.world.done(f"note {batch.name} of {batch.fence}: {what} {said}", noted, holds)
+
+    def _noted(self, batch: TakenBatch, what: str, said: str | int) -> None:
+        """What the next worker that takes the batch is to know of it."""
+        known = self.known.setdefault(batch.name, Known())
+        match what:
+            case "sending":
+                known.sending = int(said)
+            case "sent":
+                known.service_id = str(said)
+            case "unread":
+                known.unread += 1
+            case "another" if known.service_id:
+                known.service_id, known.others = "", known.others | {str(said)}
+            case "again" if known.service_id:
+                known.service_id, known.sending, known.round = "", 0, known.round + 1
+            case "over":
+                del self.fences[batch.name], self.known[batch.name]
+                for step in batch.steps:
+                    self.world.model.asked.pop(step, None)
+            case _:
+                pass
 
     def _answer(self, batch: TakenBatch, random: Random) -> None:
         """Deliver the answers of a batch, in any order, and end it once all turns have theirs."""

@@ -100,6 +100,58 @@ async def test_a_batch_has_no_more_steps_than_its_size_and_the_rest_follow(cell)
     assert await taken(cell, "b4", size=2) is None
 
 
+async def test_a_batch_has_no_more_bytes_than_its_service_takes_but_always_one_step(cell):
+    for number in range(4):
+        await asked(cell, f"t{number}", f"s{number}", f"step-{number}", request=b"x" * 100)
+    await cell.wait(60_000)
+    steps = []
+    for label in ("b1", "b2", "b3", "b4"):
+        most = 50 if label == "b1" else 250
+        answer = await cell.run("batches/take", label, LEASE_MS, 10, most, KEPT_MS, "openai")
+        steps.append(len(answer[5]) if answer[0] == b"TAKEN" else 0)
+    assert steps == [1, 2, 1, 0]
+
+
+async def test_the_requests_of_ended_turns_go_when_a_batch_is_made_and_when_it_is_taken(cell):
+    for number in range(3):
+        await asked(cell, f"t{number}", f"s{number}", f"step-{number}", size=100)
+    await end(cell, "t0")
+    await cell.wait(60_000)
+    assert (await taken(cell, "label", size=2)).all_steps == {"step-1"}
+    assert await steps_kept(cell) == {"step-1", "step-2"}
+    await end(cell, "t1")
+    await cell.wait(LEASE_MS)
+    assert (await taken(cell, "label")).steps == []
+    assert await steps_kept(cell) == {"step-2"}
+
+
+async def test_what_is_left_of_a_batch_that_is_over_goes_with_it(cell):
+    await asked(cell, seconds=0.0)
+    batch = await taken(cell)
+    await note(cell, batch, "over")
+    assert await steps_kept(cell) == set()
+    assert [key async for key in cell.redis.scan_iter(match=f"{cell.keys.prefix}:batch*")] == []
+
+
+async def test_a_batch_that_has_expired_is_no_longer_looked_at(cell):
+    await asked(cell, seconds=0.0)
+    await taken(cell)
+    await cell.redis.delete(cell.keys.batch("label"), cell.keys.batch_steps("label"))
+    await cell.wait(LEASE_MS)
+    assert await taken(cell, "second") is None
+    assert not await cell.redis.exists(cell.keys.batches)
+
+
+async def end(cell, turn):
+    await cell.cancel(turn, "stop")
+    await cell.finish(await cell.take_one(), "cancelled", bodies=[body("turn_cancelled")])
+
+
+async def steps_kept(cell):
+    found = [key async for key in cell.redis.scan_iter(match=cell.keys.batch_step("*"))]
+    return {key.decode().rpartition(":")[2] for key in found}
+
+
 async def test_collecting_again_changes_nothing(cell):
     claimed = await cell.started("t1")
     await put_in(cell, claimed)

@@ -53,8 +53,7 @@ local function made(group)
   local oldest = redis.call('ZRANGE', outbox, 0, 0)[1]
   if oldest then redis.call('ZADD', key_batch_groups(), now, group) else redis.call('ZREM', key_batch_groups(), group) end
   if count == 0 then return false end
-  redis.call('HSET', key_batch(label), 'group', group, 'created', now, 'count', count)
-  redis.call('ZADD', key_batches(), now, label)
+  redis.call('HSET', key_batch(label), 'group', group, 'created', now)
   return true
 end
 
