@@ -353,6 +353,15 @@ async def test_an_answer_reaches_no_other_wait_of_its_turn(cell):
     assert (await cell.take()).turns == []
 
 
+async def test_an_answer_finds_its_wait_among_those_of_its_turn(cell):
+    claimed = await cell.started("t1")
+    await put_in(cell, claimed)
+    await cell.hold(claimed, Wait("c1", "sleep", seconds=60.0), WAIT)
+    assert await deliver(cell, "step-1", answer="{}") == "DELIVERED"
+    await cell.reap_after(60_000)
+    assert await received(cell) == {ANSWER: "{}"}
+
+
 async def test_all_that_is_left_of_batches_expires(cell):
     await asked(cell)
     await asked(cell, "t2", "s2", "step-2", seconds=0.0, group=GROUP._replace(model="other"))
