@@ -7,6 +7,7 @@ from bench.cluster import CLUSTER, PLAIN
 from bench.idle import SHARES, WHOLE
 from bench.results import Plan, Result
 
+pytestmark = pytest.mark.nightly
 QUICK = Plan(1, quick=True)
 
 
@@ -26,7 +27,6 @@ async def test_an_idle_session_keeps_little_and_its_shares_are_all_of_it():
     assert sum(value for name, value in shares.items() if " for " not in name) <= 1_800
 
 
-@pytest.mark.nightly
 async def test_a_cell_on_a_cluster_is_compared_with_a_plain_redis():
     result = await measured("cluster")
     for what in ("turns", "chunks", "CPU of Redis, a turn", "CPU of the worker, a chunk"):
@@ -34,7 +34,6 @@ async def test_a_cell_on_a_cluster_is_compared_with_a_plain_redis():
         assert result.value("the cell against plain Redis", what) == pytest.approx(cell / plain)
 
 
-@pytest.mark.nightly
 async def test_streams_are_measured_on_a_cluster_with_their_network():
     result, network = await measured("cells"), await measured("network")
     chunks, moved = result.value("3 nodes", "carried"), result.value("3 nodes", "network of Redis")
