@@ -3,8 +3,9 @@
 Four steps of which each can be repeated, by this mover or by another one after it died:
 
 1. The target has a marker that names the source (``from``). No process is served there until the cell has arrived.
-2. Passes over all keys copy those whose content differs from the last pass, until a pass is short. Then the source
-   pauses all writes, for a limited time, and one more pass copies the rest.
+2. A pass copies all keys. Further ones copy those that the server has named as changed since the last pass, until a
+   pass is short. Then the source pauses all writes, for a limited time, and one more pass copies the rest. If the
+   server does not name them, or a connection was lost, a pass finds the keys whose content differs from their copies.
 3. One script at the source checks that nothing was written since the pause began, and leaves a marker (``to``).
 4. One script at the target puts the shared keys in place and removes the marker.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
@@ -22,6 +24,7 @@ from redis.exceptions import RedisError
 from antiphon.errors import StoreUnavailable, StoreUnsupported, UsageError
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
+from antiphon.wire.changes import Changes
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.keys import SHARED, Keys
 from antiphon.wire.scripts import load_script
@@ -32,6 +35,8 @@ COPIED_AT_ONCE = 50
 BYTES_AT_ONCE = 8_000_000
 """After so many bytes a server may serve others, before it reads or writes the next keys."""
 MOST_PASSES = 20
+SHORT_SECONDS = 0.05
+"""A pass as short as this is the last one before the pause."""
 NOT_COPIED = ("moved", "cells")
 RQ_QUEUES = "rq:queues"
 MARKS = """
@@ -92,6 +97,8 @@ class Mover:
         self._say = say
         self._marker = f"from {self._from} {secrets.token_hex(8)}"
         self._copied: dict[bytes, bytes] = {}  # the keys of the target, with the marks of their originals
+        self._unchecked: set[bytes] = set()  # those copied since their jobs were checked
+        self._changes = Changes(self._source)
         self._done = MovedCell(self._source.name, self._to)
 
     async def move(self) -> MovedCell:
@@ -99,9 +106,11 @@ class Mover:
         await self._check_servers()
         if (await self._marker_of(self._source)).split(" ")[:2] != ["to", self._to]:
             await self._begin()
-            await self._copy_until_short()
-            await self._remove_others()
-            await self._switch()
+            try:
+                await self._copy_until_short()
+                await self._switch()
+            finally:
+                self._changes.close()
         else:
             self._marker = await self._marker_left()
         await self._arrive()
@@ -151,14 +160,18 @@ class Mover:
         await asked(pipe.execute())
 
     async def _copy_until_short(self) -> None:
-        seconds = 0.0
-        for _ in range(MOST_PASSES):
+        seconds = before = 0.0
+        for number in range(MOST_PASSES):
             began = time.monotonic()
             copied = await self._pass()
+            self._unchecked = set(self._foreign_jobs())  # of some, the turns are copied next
             seconds = time.monotonic() - began
             self._say(f"{self._done.name}: copied {copied} of {self._done.keys} keys in {seconds:.1f} s.")
-            if seconds <= self._pause / 2:
+            if number == 0:
+                await self._remove_others()
+            elif seconds <= self._pause / 2 and not SHORT_SECONDS < seconds < before / 2:
                 return
+            before = seconds
         raise StoreUnavailable(
             f"A pass over the keys takes {seconds:.1f} s, and writes may be paused for {self._pause:g} s only. "
             f"Nothing was switched: run the command again with --pause {seconds * 3:.0f}, or while less changes."
@@ -223,23 +236,41 @@ class Mover:
 
     async def _pass(self) -> int:
         """Copy each key that is not as it was at the last pass; return how many those are."""
+        changed = await self._changes.taken()
+        if changed is None:
+            await self._changes.begin()
+            copied = await self._pass_over_all()
+        else:
+            copied = await self._pass_over([key for key in changed if moves(self._source.keys, key)])
+        await self._copy_queues()
+        self._done.keys, self._done.passes = len(self._copied), self._done.passes + 1
+        return copied
+
+    async def _pass_over_all(self) -> int:
         seen: set[bytes] = set()
         copied = 0
         async for keys in keys_of_cell(self._source):
-            there = await self._found(keys)
-            seen.update(one.place for one in there)
-            changed = [one for one in there if self._copied.get(one.place) != one.mark]
-            for some in _portions(changed):
-                await self._copy(some)
-                self._copied.update((one.place, one.mark) for one in some)
-            copied += len(changed)
+            seen.update(map(self._place_of, keys))
+            copied += await self._pass_over(keys)
         gone = [place for place in self._copied if place not in seen]
         await self._remove(gone)
-        for place in gone:
-            del self._copied[place]
-        await self._copy_queues()
-        self._done.keys, self._done.passes = len(self._copied), self._done.passes + 1
         return copied + len(gone)
+
+    async def _pass_over(self, keys: Sequence[bytes]) -> int:
+        copied = 0
+        for at in range(0, len(keys), BATCH):
+            some = keys[at : at + BATCH]
+            there = await self._found(some)
+            changed = [one for one in there if self._copied.get(one.place) != one.mark]
+            for portion in _portions(changed):
+                await self._copy(portion)
+                self._copied.update((one.place, one.mark) for one in portion)
+            self._unchecked.update(one.place for one in changed)
+            left = {self._place_of(key) for key in some} - {one.place for one in there}
+            gone = [place for place in left if place in self._copied]
+            await self._remove(gone)
+            copied += len(changed) + len(gone)
+        return copied
 
     async def _found(self, keys: Sequence[bytes]) -> list[Found]:
         """Return those keys that exist. The source serves others after every few megabytes that are read for it."""
@@ -282,6 +313,8 @@ class Mover:
     async def _remove(self, places: Sequence[bytes]) -> None:
         for at in range(0, len(places), BATCH):
             await self._restore([value for place in places[at : at + BATCH] for value in (place, 0, b"")])
+        for place in places:
+            self._copied.pop(place, None)
 
     async def _restore(self, copies: Sequence[Any]) -> None:
         match await self._target.run("moving/restore", self._marker, *copies):
@@ -295,15 +328,20 @@ class Mover:
 
     def _check_jobs(self) -> None:
         """Raise ``UsageError`` if other programs use RQ in this database: they would lose their jobs."""
+        for place in self._foreign_jobs():
+            job = place.removeprefix(self._target.keys.of_rq("rq_job", "").encode())
+            raise UsageError(
+                f"RQ's job {text_of(job)} is not a turn of this deployment, and all of RQ's keys would move with "
+                "the cell: delete the job, or let its program use another database."
+            )
+
+    def _foreign_jobs(self) -> Iterator[bytes]:
         keys = self._target.keys
         jobs, turns = keys.of_rq("rq_job", "").encode(), keys.turn("").encode()
-        for place in self._copied:
+        for place in self._unchecked:
             job = place.removeprefix(jobs)
-            if job != place and turns + job not in self._copied:
-                raise UsageError(
-                    f"RQ's job {text_of(job)} is not a turn of this deployment, and all of RQ's keys would move with "
-                    "the cell: delete the job, or let its program use another database."
-                )
+            if job != place and place in self._copied and turns + job not in self._copied:
+                yield place
 
     async def _remove_others(self) -> None:
         """Remove what an earlier mover has copied and is no longer at the source."""
@@ -362,22 +400,27 @@ def _portions(found: Sequence[Found]) -> Iterator[list[Found]]:
 
 
 async def keys_of_cell(cell: Cell) -> AsyncIterator[list[bytes]]:
-    """Go over the keys of a cell that move with it, each at least once.
-
-    The keys of workers are left out: workers register again.
-    """
-    keys = cell.keys
-    left_out = {keys.of(kind).encode() for kind in NOT_COPIED} | {keys.of_rq("rq_queues").encode()}
-    workers = keys.of_rq("rq_worker", "").encode(), keys.of_rq("rq_workers").encode()
-    for stem in (keys.prefix, keys.rq):
+    """Go over the keys of a cell that move with it, each at least once."""
+    for stem in (cell.keys.prefix, cell.keys.rq):
         cursor = 0
         while True:
             answer: Any = await asked(cell.redis.scan(cursor, match=f"{stem}:*", count=BATCH))
             cursor = int(answer[0])
-            if found := [key for key in set(answer[1]) - left_out if not key.startswith(workers)]:
+            if found := [key for key in set(answer[1]) if moves(cell.keys, key)]:
                 yield found
             if not cursor:
                 break
+
+
+def moves(keys: Keys, key: bytes) -> bool:
+    """Return whether a key of a cell moves with it. Those of workers do not: workers register again."""
+    workers = keys.of_rq("rq_worker", "").encode(), keys.of_rq("rq_workers").encode()
+    return not key.startswith(workers) and text_of(key) not in left_out(keys)
+
+
+@cache
+def left_out(keys: Keys) -> frozenset[str]:
+    return frozenset({*(keys.of(kind) for kind in NOT_COPIED), keys.of_rq("rq_queues")})
 
 
 def shared_keys(keys: Keys) -> dict[str, str]:

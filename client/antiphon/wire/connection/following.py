@@ -21,7 +21,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from antiphon.wire.connection.moved import CellMoved, Followed, moved_urls, new_url, place_of
+from antiphon.wire.connection.moved import CellMoved, moved_urls, new_url, place_of
 from antiphon.wire.keys import Key, Keys
 
 log = logging.getLogger("antiphon.moves")
@@ -95,21 +95,6 @@ class Following(Redis):
                 other.names,
                 other._here,
             )
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        while True:
-            names = self.names
-            try:
-                if names is None:
-                    return await self._execute(*args, **options)
-                return names.answer(args, await self._execute(*names.of(args), **options))
-            except CellMoved as moved:
-                await self.follow(moved, names)
-                if args[0] in SCRIPTS:
-                    raise Followed from None
-
-    async def _execute(self, *args: Any, **options: Any) -> Any:
-        return await super().execute_command(*args, **options)
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return FollowingPipeline(self, transaction, shard_hint)

@@ -15,7 +15,8 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from antiphon.wire.connection.following import Following
+from antiphon.wire.connection.following import SCRIPTS, Following
+from antiphon.wire.connection.moved import CellMoved, Followed
 from antiphon.wire.connection.resp import DirectConnection
 
 SHARED = frozenset({"EVALSHA", "EVAL", "HGET", "HMGET"})
@@ -37,15 +38,27 @@ class ScriptRedis(Following):
         self._patience = patience
         self._line = Line(self.connection_pool, patience=patience)
 
-    async def _execute(self, *args: Any, promises: bool = False, **options: Any) -> Any:
-        """Send a command. ``promises``: its answer promises that what it has written is kept."""
-        if args[0] in SHARED or args[0] in self._blocking:
-            line = self.replicated if promises and self.replicated is not None else self._line
-            answer = await line.call(*args)
-        else:
-            answer = await super()._execute(*args, **options)
-        self.reached = True
-        return answer
+    async def execute_command(self, *args: Any, promises: bool = False, **options: Any) -> Any:
+        """Send a command. ``promises``: its answer promises that what it has written is kept.
+
+        Raises ``Followed`` for a script if the cell has moved.
+        """
+        while True:
+            names = self.names
+            sent = args if names is None else names.of(args)
+            try:
+                if args[0] in SHARED or args[0] in self._blocking:
+                    line = self.replicated if promises and self.replicated is not None else self._line
+                    answer = await line.call(*sent)
+                else:
+                    answer = await super().execute_command(*sent, **options)
+            except CellMoved as moved:
+                await self.follow(moved, names)
+                if args[0] in SCRIPTS:
+                    raise Followed from None
+            else:
+                self.reached = True
+                return answer if names is None else names.answer(args, answer)
 
     def use(self, there: ScriptRedis) -> None:
         super().use(there)
