@@ -61,7 +61,6 @@ def test_the_figures_of_the_page_are_those_of_the_code():
     assert servers.FIRST_PAUSE == 1
     assert f"from {tasks.FIRST_POLL:g} s to {tasks.LONGEST_POLL:g} s" in PAGE
     assert f"after {tasks.LONGEST_TASK / 86_400:g} days" in PAGE
-    assert f"up to {tasks.MOST_FAILURES} times in a row" in PAGE
     assert tasks.SHARE == 10
     assert f"Default: {TIMEOUT_SECONDS:g}" in PAGE
     assert "Default: 10." in PAGE

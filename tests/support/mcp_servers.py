@@ -42,6 +42,8 @@ class Desk:
         self.url = ""
         self.refused = ""
         """Credentials that it refuses."""
+        self.away = 0
+        """The status that a load balancer answers in its place."""
 
         @self.server.tool()
         async def whoami(user: str, context: Context) -> str:
@@ -86,6 +88,8 @@ class Desk:
                 self.seen.append((headers.get("authorization", ""), method))
                 if not self.modern and "2026" in headers.get("mcp-protocol-version", ""):
                     return await _status(send, 404)
+                if self.away:
+                    return await _status(send, self.away)
                 if self.refused and self.refused == headers.get("authorization"):
                     return await _status(send, 401)
             return await app(scope, receive, send)

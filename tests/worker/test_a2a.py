@@ -22,7 +22,7 @@ from support.stage import PLACES
 from antiphon import Agent
 from antiphon.a2a import RemoteAgent
 from antiphon.client import AsyncClient
-from antiphon.errors import UsageError
+from antiphon.errors import TurnCancelled, UsageError
 from antiphon.testing import script, tool_call
 from antiphon_gateway import A2AAgent
 from antiphon_worker.a2a import RETRIES
@@ -196,8 +196,8 @@ async def test_each_call_has_the_credentials_of_its_user_and_no_result_has_them(
 async def test_a_task_that_does_not_complete_is_an_error_of_the_call(redis_url):
     async with stand(redis_url, "fail", "reject") as (_, client):
         assert await results(client) == [
-            ("The task of colleague is failed: It broke.", True),
-            ("The task of colleague is rejected.", True),
+            ("The task of colleague has failed: It broke.", True),
+            ("The task of colleague was rejected.", True),
         ]
 
 
@@ -275,7 +275,7 @@ async def test_credentials_in_the_id_of_a_task_do_not_reach_the_journal(redis_ur
 async def test_a_call_that_takes_too_long_cancels_its_task(redis_url):
     async with stand(redis_url, "hold", timeout=1) as (colleague, client):
         assert await results(client) == [
-            ("colleague did not answer within 1 s; its task is cancelled.", True)
+            ("colleague did not answer within 1 s; it was asked to cancel its task.", True)
         ]
         assert len(colleague.cancelled) == 1
 
@@ -318,3 +318,25 @@ async def test_an_agent_that_cannot_be_reached_is_an_error(redis_url, monkeypatc
 def test_a_wrong_declaration_is_refused(options):
     with pytest.raises(UsageError):
         RemoteAgent(**{"url": "https://example.com", "name": "x", **options})
+
+
+async def test_a_cancelled_turn_cancels_the_task_that_it_waits_for(redis_url):
+    async with stand(redis_url, "hold") as (colleague, client):
+        turn = await client.submit("s", "Go.", agent="a")
+        async for event in turn.stream():
+            if event.type == "step_recorded":
+                break  # the id of the task is in the journal
+        await turn.cancel("enough")
+        with pytest.raises(TurnCancelled):
+            await turn.result(30)
+        await wait_until_async(lambda: len(colleague.cancelled) == 1, 20)
+
+
+async def test_a_cancelled_turn_cancels_the_task_whose_question_is_open(redis_url):
+    async with stand(redis_url, "ask me") as (colleague, client):
+        turn = await client.submit("s", "Go.", agent="a")
+        await waiting_for(turn)
+        await turn.cancel("enough")
+        with pytest.raises(TurnCancelled):
+            await turn.result(30)
+        await wait_until_async(lambda: len(colleague.cancelled) == 1, 20)

@@ -36,6 +36,11 @@ BINDINGS = ["JSONRPC", "HTTP+JSON"]
 ENDED = (
     pb.TASK_STATE_COMPLETED, pb.TASK_STATE_FAILED, pb.TASK_STATE_CANCELED, pb.TASK_STATE_REJECTED,
 )  # fmt: skip
+HOW = {
+    pb.TASK_STATE_FAILED: "has failed", pb.TASK_STATE_CANCELED: "was cancelled",
+    pb.TASK_STATE_REJECTED: "was rejected", pb.TASK_STATE_AUTH_REQUIRED: "needs a login",
+}  # fmt: skip
+"""What a model reads about a task that has stopped without an answer."""
 STOPPED = (*ENDED, pb.TASK_STATE_INPUT_REQUIRED, pb.TASK_STATE_AUTH_REQUIRED)
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 READ_SECONDS = 60.0
@@ -60,6 +65,11 @@ def bound_tools(
         one.bound(partial(_call, Requester(tenant, user, one.name))) if isinstance(one, RemoteAgent) else one
         for one in tools
     ]
+
+
+async def cancel_task(remote: RemoteAgent, requester: Requester, task: str) -> None:
+    """Ask a remote agent to cancel a task. It may refuse."""
+    await _Call(remote, requester, Context("", "", "", {}, 1, 1)).cancel(task)
 
 
 async def _call(requester: Requester, remote: RemoteAgent, task: str, context: Context) -> Any:
@@ -147,9 +157,10 @@ class _Call:
             async with asyncio.timeout(self._remote.seconds):
                 return await self._stopped(task, answered)
         except TimeoutError:
-            await self._cancel(task)
+            await self.cancel(task)
             raise ToolRaised(
-                f"{self._remote.name} did not answer within {self._remote.seconds:g} s; its task is cancelled."
+                f"{self._remote.name} did not answer within {self._remote.seconds:g} s; "
+                "it was asked to cancel its task."
             ) from None
 
     async def _stopped(self, task: str, answered: str) -> pb.Task:
@@ -191,7 +202,8 @@ class _Call:
         except (*_FAILURES, NotImplementedError):
             return
 
-    async def _cancel(self, task: str) -> None:
+    async def cancel(self, task: str) -> None:
+        """Ask the agent to cancel a task. One that does not answer in time may go on."""
         try:
             async with asyncio.timeout(CANCEL_SECONDS), self._client() as client:
                 await client.cancel_task(pb.CancelTaskRequest(id=task))
@@ -229,7 +241,7 @@ class _Call:
                 f"answers:{self._context.key}", LONGEST_SLEEP.total_seconds(), about
             )
         except EventTimeout:
-            await self._cancel(task)
+            await self.cancel(task)
             raise ToolRaised(f"The question of {self._remote.name} was not answered.") from None
         match found:
             case {"input": {"action": "accept", "content": {"data": data}}}:
@@ -237,16 +249,16 @@ class _Call:
             case {"input": {"action": "accept", "content": {"answer": str(text)}}}:
                 return [pb.Part(text=text)]
             case _:
-                await self._cancel(task)
+                await self.cancel(task)
                 raise ToolRaised(f"The user did not answer the question of {self._remote.name}.")
 
     def _outcome(self, task: pb.Task) -> Any:
         """Return the content of a task that has ended. Raises ``ToolRaised`` if it has not completed."""
         said = task.status.message.parts
         if task.status.state != pb.TASK_STATE_COMPLETED:
-            state = pb.TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower().replace("_", " ")
             text = self._text(_text(said))
-            raise ToolRaised(f"The task of {self._remote.name} is {state}{f': {text}' if text else ''}.")
+            how = HOW.get(task.status.state, "has not completed")
+            raise ToolRaised(f"The task of {self._remote.name} {how}{f': {text}' if text else ''}.")
         parts = [part for artifact in task.artifacts for part in artifact.parts] or [*said]
         return _content(self._parts(parts))
 

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from antiphon.a2a import RemoteAgent
 from antiphon.errors import AgentError, SettingsError, UnknownTool, UsageError
 from antiphon.ext.turns import TurnFunction
 from antiphon.handoffs import Handoff, tool_of
 from antiphon.hooks import Hook, hooks_of
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
-from antiphon.mcp import MCP, check_installed, check_no_shadow
+from antiphon.mcp import MCP, check_installed, check_no_shadow, server_of
 from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.budget import Budget
 from antiphon.model.resilience import checked_timeouts
@@ -389,6 +390,14 @@ class App:
         ()
         """
         return self._servers_of.get(agent.name or "", ()) if self._servers_of and self.has(agent) else ()
+
+    def other_system(self, tool: str) -> RemoteAgent | MCP | None:
+        """Return the remote agent or the MCP server that runs a tool, None for a tool of the App itself.
+
+        >>> app.other_system("add")
+        """
+        known = self._tools.get(tool)
+        return known if isinstance(known, RemoteAgent) else self._servers.get(server_of(tool) or "")
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
         """Return tools by name. Raises ``UnknownTool``.

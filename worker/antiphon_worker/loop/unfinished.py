@@ -14,7 +14,6 @@ from antiphon_worker.loop.steps import (
     JournalEntry,
     input_of,
     messages_of,
-    open_children,
     steered_of,
     steps_of,
     usage_of,
@@ -54,7 +53,6 @@ class Unfinished:
             self._said.append(Message("assistant", [Text(valid(text))]))
         self.usage = used or usage_of(entries)
         self.variables = variables_of(entries)  # where a tool changed them
-        self.children = open_children(entries)
 
     def record(self, turn_id: str, session_id: str) -> Response | None:
         """Return the output, tool results and usage of the turn, or None if it has none."""

@@ -187,7 +187,8 @@ class Connection:
                 raise Unreachable(
                     f"The connection to the MCP server {self.server.name} has ended: {self._text(str(exc))}"
                 ) from None
-            raise ToolRaised(f"{self.server.name}: {self._text(str(exc))}") from None
+            failure = Unreachable if exc.code == UNREACHABLE else ToolRaised
+            raise failure(f"{self.server.name}: {self._text(str(exc))}") from None
         except (ValidationError, RuntimeError, ValueError) as exc:
             raise ToolRaised(
                 f"The MCP server {self.server.name} sent an answer that does not follow the protocol "

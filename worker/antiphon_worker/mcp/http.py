@@ -31,6 +31,8 @@ _STATUS = {
     407: "a proxy refused access (407)",
     429: "it received too many requests (429)",
 }
+_AWAY = {502, 503, 504}
+"""What a load balancer answers in place of a server that is away for a moment."""
 
 
 class TooLarge(httpx2.StreamError):
@@ -83,6 +85,9 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
         if response.status_code in _STATUS:
             await response.aclose()
             return _failed(request, _STATUS[response.status_code], REFUSED, response.status_code)
+        if response.status_code in _AWAY:
+            await response.aclose()
+            return _failed(request, f"it is away ({response.status_code})", UNREACHABLE, response.status_code)
         if not _is_plain(response):
             await response.aclose()
             return _failed(request, "it sent a compressed answer", REFUSED, 502)

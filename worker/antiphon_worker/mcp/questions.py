@@ -28,6 +28,8 @@ from antiphon_worker.mcp.credentials import Credentials
 from antiphon_worker.mcp.task_models import NewTask
 
 MOST_ROUNDS = 16
+QUESTIONS = "questions"
+"""The name of the step that keeps what a call has been asked, or the task that it has begun."""
 
 
 class Answers(Struct):
@@ -75,7 +77,7 @@ async def answers_to(asked: dict[str, Any] | None, context: Context) -> Answers 
         assert asked is not None
         return asked
 
-    kept = await durable.step("questions", keep, at_most_once=False)
+    kept = await durable.step(QUESTIONS, keep, at_most_once=False)
     if "task" in kept:
         return Pending(kept["task"], kept["poll"])
     if not kept["questions"]:

@@ -36,7 +36,7 @@ class TaskParams(RequestParams):
     input_responses: InputResponses | None = None
 
 
-class TaskRequest(Request[TaskParams, Literal["tasks/get", "tasks/update"]]):
+class TaskRequest(Request[TaskParams, Literal["tasks/get", "tasks/update", "tasks/cancel"]]):
     """A request about a task. Its header names the task, for load balancers."""
 
     name_param: ClassVar[str | None] = "taskId"

@@ -7,7 +7,7 @@ journal, so that any worker continues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,8 +19,9 @@ from pydantic import ValidationError
 from antiphon.errors import ToolRaised
 from antiphon.model import File, Image, Text
 from antiphon.tools import Context
+from antiphon_worker.loop.steps import DurableResult, JournalEntry
 from antiphon_worker.mcp.connection import Connection, Unreachable
-from antiphon_worker.mcp.questions import Pending, ask, durable_of, questions_of
+from antiphon_worker.mcp.questions import QUESTIONS, Pending, ask, durable_of, questions_of
 from antiphon_worker.mcp.task_models import TaskParams, TaskRequest, TaskState
 from antiphon_worker.mcp.tools import content_of
 
@@ -29,8 +30,6 @@ FIRST_POLL, LONGEST_POLL = 1.0, 300.0
 SHARE = 10
 """A task that takes long is looked at after a tenth of the time that it has taken."""
 LONGEST_TASK = 7 * 86_400.0
-MOST_FAILURES = 20
-"""So often in a row a server may not be reachable before the call is an error."""
 UNREACHABLE = "unreachable"
 
 Use: TypeAlias = Callable[[], AbstractAsyncContextManager[Connection]]
@@ -66,7 +65,8 @@ class _Task:
         state = await connection.request(self._about("tasks/get"), TaskState)
         if state.status in ("failed", "cancelled"):
             said = (state.error or {}).get("message") or state.status_message or "It gives no reason."
-            raise ToolRaised(connection.credentials.out_of(f"The task was {state.status}: {said}"))
+            how = "has failed" if state.status == "failed" else "was cancelled"
+            raise ToolRaised(connection.credentials.out_of(f"The task {how}: {said}"))
         if state.status == "completed":
             self.content = _content(state, connection)
         elif state.status_message:
@@ -78,17 +78,22 @@ class _Task:
             "questions": questions_of(asked, connection.credentials),
         }  # fmt: skip
 
-    async def update(self, responses: Any) -> None:
-        """Send answers. Answers that are sent twice count once. Raises ``ToolError``."""
-        async with self._use() as connection:
-            await connection.request(self._about("tasks/update", responses), Result)
+    async def update(self, responses: Any) -> str:
+        """Send answers, and return '' if they have arrived. Sent twice, they count once. Raises ``ToolError``."""
+        try:
+            async with self._use() as connection, asyncio.timeout(connection.server.connect_timeout):
+                await connection.request(self._about("tasks/update", responses), Result)
+        except (Unreachable, TimeoutError):
+            return UNREACHABLE
+        return ""
 
-    async def result(self) -> Content:
-        """Return the content of the result, which may be too large for the journal. Raises ``ToolError``."""
+    async def result(self) -> Content | None:
+        """Return the content of the result, which may be too large for the journal. Raises ``ToolError``.
+
+        None if the server cannot be reached.
+        """
         if self.content is None:
             await self.look()
-        if self.content is None:
-            raise ToolRaised("The result of the task cannot be read any more.")
         return self.content
 
     def _about(self, method: Any, responses: Any = None) -> TaskRequest:
@@ -106,24 +111,49 @@ def _content(state: TaskState, connection: Connection) -> Content:
 async def result_of_task(use: Use, pending: Pending, context: Context) -> Content:
     """Return the content of a task's result when it has ended. Suspends the turn until then. Raises ``ToolError``.
 
-    A server that cannot be reached is asked again.
+    A server that cannot be reached is asked again, as long as the task may take.
     """
     durable, task = durable_of(context), _Task(use, pending.task, context)
     assert durable is not None
-    pause, waited, failures = _within(pending.poll), 0.0, 0
-    while waited < LONGEST_TASK and failures < MOST_FAILURES:
+    pause, waited = _within(pending.poll), 0.0
+    answers: dict[str, Any] = {}
+    while waited < LONGEST_TASK:
         await durable.sleep(pause)
         waited += pause
         seen = _Look(**await durable.step("task", task.look, at_most_once=False))
-        if seen.status == "completed":
-            return await task.result()
+        # Where the journal goes on, the result could not be read.
+        if seen.status == "completed" and not durable.repeats:
+            content = await task.result()
+            if content is not None:
+                return content
         if seen.questions:
-            responses = await ask(seen.questions, durable, context)
-            await durable.step("answer", partial(task.update, responses), at_most_once=False)
-            task.answered |= seen.questions.keys()
-        failures = failures + 1 if seen.status == UNREACHABLE else 0
+            new = {name: one for name, one in seen.questions.items() if name not in answers}
+            answers |= await ask(new, durable, context) if new else {}
+            given = {name: answers[name] for name in seen.questions}
+            if await durable.step("answer", partial(task.update, given), at_most_once=False) != UNREACHABLE:
+                task.answered |= seen.questions.keys()
         pause = max(_within(seen.poll), _within(waited / SHARE))
-    raise ToolRaised("The task of the tool has not ended, or its server cannot be reached any more.")
+    raise ToolRaised("The task of the tool has not ended in time, or its server cannot be reached any more.")
+
+
+async def cancel_task(use: AbstractAsyncContextManager[Connection], task: str) -> None:
+    """Ask a server to cancel a task. Raises ``ToolError``."""
+    async with use as connection:
+        request = TaskRequest(method="tasks/cancel", params=TaskParams(task_id=task))
+        await connection.request(request, Result)
+
+
+def tasks_of(journal: Iterable[JournalEntry]) -> dict[str, str]:
+    """Return the tasks that calls have begun, by the ids of the calls."""
+    found: dict[str, str] = {}
+    for entry in journal:
+        if isinstance(entry, DurableResult) and entry.name == QUESTIONS:
+            match entry.value:
+                case {"task": str(task)}:
+                    found[entry.call] = task
+                case _:
+                    pass
+    return found
 
 
 def _within(seconds: float) -> float:

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from mcp_types import CallToolResult, InputRequiredResult
 
 from antiphon.errors import InvalidTool, ToolError, ToolRaised
-from antiphon.mcp import MCP, Requester, check_no_shadow, server_of
+from antiphon.mcp import BETWEEN, MCP, Requester, check_no_shadow, server_of
 from antiphon.model import Message
-from antiphon.tools import Context
+from antiphon.tools import Context, Tool
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import JournalEntry, steps_of
 from antiphon_worker.mcp.connection import Connection
@@ -28,7 +28,7 @@ from antiphon_worker.mcp.questions import (
 from antiphon_worker.mcp.resources import resource_tools
 from antiphon_worker.mcp.servers import server
 from antiphon_worker.mcp.task_models import NewTask
-from antiphon_worker.mcp.tasks import result_of_task
+from antiphon_worker.mcp.tasks import result_of_task, tasks_of
 from antiphon_worker.mcp.tools import Arguments, RemoteTool, content_of, missing_tool
 
 Note: TypeAlias = Callable[[MCP, Sequence[RemoteTool]], Awaitable[bool]]
@@ -44,7 +44,8 @@ async def offer_tools(
     """Add the tools of these servers to those that the model may call. ``note`` receives each list that is new.
 
     A server that cannot be used adds none, and a note names it for the model. Calls that the journal has, and whose
-    tools are not listed now, get an error result. Raises ``InvalidTool`` if another tool has a name of a server.
+    tools are not listed now, get an error result; those that wait for a task of the server go on. Raises
+    ``InvalidTool`` if another tool has a name of a server.
     """
     names = {one.name for one in servers}
     others = [one.name for one in (*inp.tools, *inp.caller_tools)]
@@ -53,11 +54,13 @@ async def offer_tools(
     found = await asyncio.gather(*(one.tools() for one in users))
     tools = [tool for each in found for tool in each or ()]
     known = {tool.name for tool in tools}
-    open_calls = {call.name for step in steps_of(journal) for call in step.open_calls} - known
+    entries = [*journal]
+    calls = {call.call_id: call.name for step in steps_of(entries) for call in step.open_calls}
+    waiting = {calls[call] for call in tasks_of(entries) if call in calls}
     lost = [
-        missing_tool(one.server, name, one.failure or f"{one.server.name} has no tool {name!r} any more.")
+        one.unlisted(name, waits=name in waiting)
         for one in users
-        for name in sorted(open_calls)
+        for name in sorted({*calls.values()} - known)
         if server_of(name) == one.server.name
     ]
     inp.tools = [*inp.tools, *tools, *lost]
@@ -89,6 +92,14 @@ class _User:
                 f"{self.server.name} did not list its tools within {self.server.connect_timeout:g} s."
             )
         return []
+
+    def unlisted(self, name: str, *, waits: bool) -> Tool[..., Any]:
+        """Return the tool for a call that a turn still has. If it ``waits`` for a task, it can without the list."""
+        if self.failure and waits:
+            remote = name.removeprefix(f"{self.server.name}{BETWEEN}")
+            return RemoteTool(self.server, remote, "", {"type": "object"}).bound(self._call)
+        reason = self.failure or f"{self.server.name} has no tool {name!r} any more."
+        return missing_tool(self.server, name, reason)
 
     def _for_resources(self, connection: Connection, known: Container[str]) -> list[RemoteTool]:
         """Return the tools for the server's resources, unless it has none or tools of these names."""

@@ -44,9 +44,9 @@ from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.batched import in_batches
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
-from antiphon_worker.process.children import STOPPED, Kin, stop_children
+from antiphon_worker.process.children import Kin
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
-from antiphon_worker.process.elsewhere import offer_elsewhere
+from antiphon_worker.process.elsewhere import offer_elsewhere, stop_elsewhere
 from antiphon_worker.process.files import files_of
 from antiphon_worker.process.history import (
     asked_agent,
@@ -412,7 +412,7 @@ class TurnAttempt:
         return False
 
     async def _unfinished(self) -> Unfinished:
-        """Stop the turn's children, and return its output and tool results, or nothing if its data is unreadable."""
+        """Stop what runs elsewhere; return output and tool results, or nothing if the data of the turn is damaged."""
         if self._bare:
             return Unfinished([], [], "")
         try:
@@ -421,8 +421,8 @@ class TurnAttempt:
             used = self.meter.used if self.meter else None
             decisions = claimed_decisions(self._turn)
             found = Unfinished(self._request.messages, entries, self._sink.said(), decisions, used)
-            if found.children:
-                await stop_children(self._runner.cells, self._lease, found.children, STOPPED)
+            of = self._turn.tenant or None, self._request.user
+            await stop_elsewhere(self._runner.cells, self._runner.app, self._lease, entries, *of)
             return found
         except AgentError:
             return Unfinished([], [], "")
