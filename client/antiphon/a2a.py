@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from antiphon.errors import MissingPackage, ToolRaised, UsageError
 from antiphon.input.values import duration, is_a
-from antiphon.mcp import Auth, Requester
+from antiphon.mcp import Auth, Requester, check_auth
 from antiphon.model import AtLimit
 from antiphon.tools.approval import ToolRule
 from antiphon.tools.context import Context
@@ -81,10 +81,7 @@ class RemoteAgent(Tool[..., Any]):
             raise UsageError(
                 "The URL of a remote agent must begin with http:// or https://, without credentials."
             )
-        if auth is not None and not callable(auth):
-            raise UsageError(
-                "auth= must be a function of the requester that returns a token, headers or None."
-            )
+        check_auth(auth)
         given: Any = headers or {}
         if not isinstance(given, Mapping) or not all(
             is_a(one, str) for pair in cast("Mapping[Any, Any]", given).items() for one in pair

@@ -114,10 +114,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
             raise UsageError(
                 "url= of an MCP server must begin with http:// or https://, without credentials."
             )
-        if auth is not None and not callable(auth):
-            raise UsageError(
-                "auth= must be a function of the requester that returns a token, headers or None."
-            )
+        check_auth(auth)
         common = _common(
             tools,
             approval,
@@ -220,6 +217,12 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
             "approval": [self.approval, self.approval_timeout, self.approval_at_limit],
             **({"resources": True} if self.resources else {}),
         }  # fmt: skip
+
+
+def check_auth(auth: object) -> None:
+    """Raise ``UsageError`` unless ``auth=`` is a function, or None."""
+    if auth is not None and not callable(auth):
+        raise UsageError("auth= must be a function of the requester that returns a token, headers or None.")
 
 
 def tool_name(server: str, tool: str) -> str:

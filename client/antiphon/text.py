@@ -1,4 +1,6 @@
-"""Reads texts and numbers from Redis, whatever is stored there."""
+"""Reads texts and numbers from Redis, whatever is stored there, and writes times."""
+
+from datetime import UTC, datetime
 
 
 def text_of(data: bytes | None) -> str:
@@ -10,6 +12,15 @@ def text_of(data: bytes | None) -> str:
     'ant\\xff'
     """
     return data.decode(errors="backslashreplace") if data else ""
+
+
+def time_text(ms: int) -> str:
+    """Return a time in ms since 1970 in the form of ISO 8601, in UTC.
+
+    >>> time_text(1_700_000_000_000)
+    '2023-11-14T22:13:20.000Z'
+    """
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def whole(score: float) -> int:

@@ -7,12 +7,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from antiphon.errors import StoreError
 from antiphon.model import encode
+from antiphon.text import time_text
 from antiphon.wire.cell import Cell
 from antiphon.wire.pushes import Due, Push, settle_push, take_pushes
 from antiphon_worker.deliveries import TIMEOUT_SECONDS, seconds_until_next, verdict
@@ -39,8 +39,7 @@ OUTAGE_PAUSE_SECONDS = 0.2
 
 def message_of(due: Due) -> bytes:
     """Return the body: an update of the task's status. It is the same at every try."""
-    at = datetime.fromtimestamp(due.at / 1000, UTC).isoformat(timespec="milliseconds")
-    status = {"state": STATES[due.kind], "timestamp": at.replace("+00:00", "Z")}
+    status = {"state": STATES[due.kind], "timestamp": time_text(due.at)}
     update = {"taskId": due.turn_id, "contextId": due.session_id, "status": status}
     return encode({"statusUpdate": update})
 

@@ -14,14 +14,13 @@ import hmac
 import logging
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from antiphon.errors import AgentError, KeyMissing, SealBroken, StoreError
 from antiphon.events import Event
 from antiphon.model import encode
 from antiphon.redis.all_events import is_agent, read_events
-from antiphon.text import text_of
+from antiphon.text import text_of, time_text
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.notices import Notice, agents_of, tenants_of
 from antiphon.wire.lists.webhooks import (
@@ -45,8 +44,7 @@ SECRET_PREFIX = "whsec_"
 
 def message_of(event: Event) -> bytes:
     """Return the body: type, timestamp, and the event as it is published. It is the same at every try."""
-    at = datetime.fromtimestamp(event.at / 1000, UTC).isoformat(timespec="milliseconds")
-    head = f'{{"type":"{event.type}","timestamp":"{at.replace("+00:00", "Z")}","data":'
+    head = f'{{"type":"{event.type}","timestamp":"{time_text(event.at)}","data":'
     return head.encode() + encode(event) + b"}"
 
 

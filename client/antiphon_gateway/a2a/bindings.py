@@ -212,7 +212,7 @@ def _written(found: Proto, asked: Any) -> dict[str, Any]:
 async def _frames(
     updates: AsyncGenerator[Update], wrap: Callable[[Any], Any], refused: Callable[[ErrorBody], Any]
 ) -> AsyncGenerator[bytes]:
-    """Yield updates as server-sent events. An error that another try may mend ends the stream without a word."""
+    """Yield updates as server-sent events. If a retry may succeed, an error ends the stream without an update."""
     try:
         async for one in updates:
             place = b"" if one.seq is None else b"id: %d\n" % one.seq

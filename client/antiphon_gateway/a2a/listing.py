@@ -22,7 +22,7 @@ from antiphon_gateway.http.operations import Call
 from antiphon_gateway.published import A2AAgent
 
 MOST_LOOKED_AT = 1000
-"""So many turns, the newest ones of the sessions used last, are looked at."""
+"""At most this many turns are searched: the newest ones of the most recently used sessions."""
 AT_ONCE = 50
 
 
@@ -30,9 +30,7 @@ async def list_tasks(
     call: Call[Any, Any], agent: A2AAgent, asked: pb.ListTasksRequest, address: Callable[[TurnInfo], Address]
 ) -> pb.ListTasksResponse:
     """Return a page of tasks, the last change first. Raises ``InvalidParamsError``."""
-    size, history = _size(asked), asked.history_length if asked.HasField("history_length") else None
-    if (history or 0) < 0:
-        raise InvalidParamsError("historyLength must not be negative.")
+    size, history = _size(asked), history_length(asked)
     after = _place(asked.page_token) if asked.page_token else None
     since = asked.status_timestamp_after.ToMilliseconds() if asked.HasField("status_timestamp_after") else 0
     found = [
@@ -81,7 +79,7 @@ async def _handles(call: Call[Any, Any], context: str) -> AsyncGenerator[AsyncTu
 
 
 async def _read(turns: list[AsyncTurn]) -> list[TurnInfo]:
-    """Read turns at once, without those that have gone in the meantime."""
+    """Read turns at once, without those that were deleted in the meantime."""
     found = await asyncio.gather(*(turn.info() for turn in turns), return_exceptions=True)
     infos: list[TurnInfo] = []
     for one in found:
@@ -90,6 +88,15 @@ async def _read(turns: list[AsyncTurn]) -> list[TurnInfo]:
         elif not isinstance(one, TurnNotFound | TurnDeleted):
             raise one
     return infos
+
+
+def history_length(asked: Any) -> int | None:
+    """Return how many messages of the history are wanted, None for all. Raises ``InvalidParamsError``."""
+    if not asked.HasField("history_length"):
+        return None
+    if asked.history_length < 0:
+        raise InvalidParamsError("historyLength must not be negative.")
+    return asked.history_length
 
 
 def _size(asked: pb.ListTasksRequest) -> int:

@@ -37,7 +37,7 @@ from antiphon.wire.answered import Answered, answered_by, keep_answered
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.pushes import Push
 from antiphon_gateway.a2a.answers import Given, read_answers
-from antiphon_gateway.a2a.listing import list_tasks
+from antiphon_gateway.a2a.listing import history_length, list_tasks
 from antiphon_gateway.a2a.parts import Address, check_parts, ours, plain
 from antiphon_gateway.a2a.pushes import configs_of, delete_config, get_config, push_of, set_config
 from antiphon_gateway.a2a.tasks import METADATA, Open, Updates, as_submitted, open_of, task_of
@@ -83,12 +83,12 @@ class Methods:
             sent = await self._sent(asked)
             if blocks and not sent.asks:
                 await self._until_it_stops(sent)
-        return pb.SendMessageResponse(task=await self._task(sent.turn, _history(asked.configuration)))
+        return pb.SendMessageResponse(task=await self._task(sent.turn, history_length(asked.configuration)))
 
     async def stream(self, asked: pb.SendMessageRequest) -> AsyncGenerator[Update]:
         """Begin a task or continue one, and follow it until it has ended or asks for input."""
         sent = await self._sent(asked)
-        first = task_of(sent.before, self.address(sent.before), history=_history(asked.configuration))
+        first = task_of(sent.before, self.address(sent.before), history=history_length(asked.configuration))
         if sent.before.status in TERMINAL or sent.asks:
             return _only(first)
         return self._followed(sent.turn, first, sent.after, stops=True)
@@ -96,7 +96,7 @@ class Methods:
     async def get(self, asked: pb.GetTaskRequest) -> pb.Task:
         """Return a task as it is now."""
         self._call.caller.check_right("read")
-        return await self._task(await self._turn(asked.id), _history(asked))
+        return await self._task(await self._turn(asked.id), history_length(asked))
 
     async def list(self, asked: pb.ListTasksRequest) -> pb.ListTasksResponse:
         """Return tasks of the agent, the last change first."""
@@ -186,7 +186,7 @@ class Methods:
         if len(message.message_id) > LONGEST_ID:
             raise InvalidParamsError(f"A messageId has at most {LONGEST_ID} characters.")
         check_parts(message.parts, self._agent, answers=bool(message.task_id))
-        _history(asked.configuration)
+        history_length(asked.configuration)
         config = asked.configuration.task_push_notification_config
         pushes = asked.configuration.HasField("task_push_notification_config")
         push = self._push(config) if pushes else None  # refused before anything is written
@@ -375,15 +375,6 @@ async def _has_ended(turn: AsyncTurn) -> bool:
         return await turn.status() in TERMINAL
     except TurnNotFound:
         return False
-
-
-def _history(asked: Any) -> int | None:
-    """Return how many messages of the history are wanted, None for all. Raises ``InvalidParamsError``."""
-    if not asked.HasField("history_length"):
-        return None
-    if asked.history_length < 0:
-        raise InvalidParamsError("historyLength must not be negative.")
-    return asked.history_length
 
 
 def _user(metadata: Any) -> str | None:

@@ -19,7 +19,7 @@ from antiphon_gateway.published import A2AAgent
 
 TEXT, JSON, BYTES = "text/plain", "application/json", "application/octet-stream"
 DEEPEST = 25
-"""So many levels of JSON a message has: each takes three, of at most 100, in the binary form."""
+"""Deepest JSON that a message may contain. Each level takes 3 of the 100 levels of the binary form."""
 T = TypeVar("T", bound=Proto)
 Address = Callable[[str], str]
 """Returns the URL of a stored file, by its id."""

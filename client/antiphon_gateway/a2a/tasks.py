@@ -7,7 +7,6 @@ calls, replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
@@ -17,6 +16,7 @@ from google.protobuf.struct_pb2 import Struct as ProtoStruct
 from antiphon.events import ChildEvent, Event, decode_event
 from antiphon.model import Message, OpenCall, Status, Wait
 from antiphon.session.turn_info import TurnInfo
+from antiphon.text import time_text
 from antiphon_gateway.a2a.parts import Address, data_parts, filled, history_of, theirs
 
 ANSWER = "answer"
@@ -27,12 +27,6 @@ STATES: dict[Status, pb.TaskState] = {
     "retrying": pb.TASK_STATE_WORKING, "suspended": pb.TASK_STATE_WORKING, "finished": pb.TASK_STATE_COMPLETED,
     "failed": pb.TASK_STATE_FAILED, "cancelled": pb.TASK_STATE_CANCELED,
 }  # fmt: skip
-STOPS = (
-    pb.TASK_STATE_COMPLETED, pb.TASK_STATE_FAILED, pb.TASK_STATE_CANCELED, pb.TASK_STATE_INPUT_REQUIRED,
-)  # fmt: skip
-"""States in which a task does nothing by itself."""
-
-
 ASKING = ("turn_suspended", "turn_sleeping", "child_event")
 """Events after which a task may ask for input."""
 
@@ -87,7 +81,7 @@ def _asked(call: OpenCall) -> str:
 def _shown(call: OpenCall) -> dict[str, Any]:
     return {
         "callId": call.call_id, "name": call.name, "kind": call.kind, "arguments": call.arguments,
-        **({} if call.until is None else {"until": _written(call.until)}),
+        **({} if call.until is None else {"until": time_text(call.until)}),
     }  # fmt: skip
 
 
@@ -285,7 +279,3 @@ class Updates:
         self.status.timestamp.FromMilliseconds(event.at)
         update = pb.TaskStatusUpdateEvent(task_id=self._turn, context_id=self._session, status=self.status)
         return pb.StreamResponse(status_update=update)
-
-
-def _written(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

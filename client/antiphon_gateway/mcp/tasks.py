@@ -6,7 +6,6 @@ A client that declares the extension gets a task for each question to an agent, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from mcp import MCPError
@@ -24,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from antiphon.errors import AgentError, NotFound, UsageError
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
+from antiphon.text import time_text
 from antiphon_gateway.http.operations import Call
 from antiphon_gateway.mcp.questions import can_ask, give_answers, questions_of
 from antiphon_gateway.mcp.tools import Outcome
@@ -132,10 +132,6 @@ class _Tasks:
 def _task(info: TurnInfo, status: str) -> dict[str, Any]:
     changed = max(info.created, info.started or 0, info.ended or 0)
     return {
-        "taskId": info.turn_id, "status": status, "createdAt": _time(info.created), "lastUpdatedAt": _time(changed),
-        "ttlMs": None, "pollIntervalMs": POLL_MS,
+        "taskId": info.turn_id, "status": status, "createdAt": time_text(info.created),
+        "lastUpdatedAt": time_text(changed), "ttlMs": None, "pollIntervalMs": POLL_MS,
     }  # fmt: skip
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

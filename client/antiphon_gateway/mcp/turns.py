@@ -149,7 +149,8 @@ def sentence_of(found: Outcome) -> str:
         case "finished":
             return found.text if found.output is None else msgspec.json.encode(found.output).decode()
         case "failed" | "cancelled":
-            return f"The turn was {found.status}: {found.error} ({found.code})" if found.code else found.error
+            how = "has failed" if found.status == "failed" else "was cancelled"
+            return f"The turn {how}: {found.error} ({found.code})" if found.code else found.error
         case "suspended" if found.calls:
             calls = "\n".join(
                 f"- {one.call_id} ({one.kind}): {one.name} {msgspec.json.encode(one.arguments).decode()}"
