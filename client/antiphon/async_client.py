@@ -49,6 +49,7 @@ from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
 from antiphon.redis.listing import list_due, list_sessions, list_suspended, list_turns
+from antiphon.redis.past import History, Past
 from antiphon.redis.results import as_completed, results
 from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.schedules import AsyncSchedules
@@ -564,8 +565,9 @@ class AsyncClient:
         another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
         After a lost connection the client reconnects and reads the missed events from the log. If it has never reached
-        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. Raises ``StreamGap`` if events are no longer
-        kept: take a ``snapshot`` and continue from its cursor.
+        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. In place of events that are no longer kept, a
+        ``message`` event brings all messages of a turn. Raises ``StreamGap`` if the session has ended or was recreated,
+        or its history does not reach back to the cursor: take a ``snapshot`` and continue from its cursor.
 
         A cancelled ``anext`` loses nothing, so that ``asyncio.wait_for(anext(events), 1)`` may be repeated.
         ``await events.start()`` subscribes before the first event.
@@ -578,8 +580,9 @@ class AsyncClient:
         where = session_id(session)
         cell = self.connections.cell_of_session(where)
         return Subscription(
-            cell, self.connections.feed_of(cell), where, after, tenant=_tenant(tenant), heartbeat=heartbeat
-        )
+            cell, self.connections.feed_of(cell), where, after, tenant=_tenant(tenant), heartbeat=heartbeat,
+            past=Past(History(cell, where, self.connections.archive), _tenant(tenant)),
+        )  # fmt: skip
 
     def subscribe_all(
         self,

@@ -23,7 +23,7 @@
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
     ├─ EventTimeout                 no event came in time (also a TimeoutError)
     ├─ StepFailed                   a durable step of a tool or turn function failed; what its journal keeps of it
-    ├─ StreamError                  StreamGap: events after the cursor are no longer kept
+    ├─ StreamError                  StreamGap: what came after the cursor is not known
     ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
     │  └─ ProviderRateLimited, ProviderOverloaded, ProviderTimedOut, ProviderUnreachable,
     │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken; kinds of ProviderTimedOut:
@@ -463,7 +463,7 @@ class StreamError(AgentError):
 
 
 class StreamGap(StreamError):
-    """Events after the cursor are no longer kept: take a snapshot and continue from its cursor."""
+    """It is not known what came after the cursor: take a snapshot and continue from its cursor."""
 
     code = "stream_gap"
 

@@ -29,7 +29,7 @@ from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 __all__ = [
     "AgentChanged", "BudgetReachedEvent", "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase",
     "EventReceived", "Handoff", "Heartbeat",
-    "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "ModelChanged", "OutputDelta",
+    "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "MessageEvent", "ModelChanged", "OutputDelta",
     "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "SessionTitled", "StepFinished",
     "StepRecorded", "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent",
     "TurnCancelledEvent", "TurnFailedEvent", "TurnFinished", "TurnQueued", "TurnResumed", "TurnRetrying",
@@ -377,6 +377,17 @@ class TurnCancelledEvent(EventBase, tag="turn_cancelled"):
     keep: Literal["partial", "steps", "nothing"] = "steps"
 
 
+class MessageEvent(EventBase, tag="message"):
+    """Messages of the history, in place of the events that brought them and are no longer kept: those of a turn, or
+    what was added outside of turns. Only a reader with an old cursor receives it; it is never published.
+
+    It takes the place of everything that the reader has of the turn. ``seq`` is the cursor to continue from.
+    """
+
+    type: ClassVar[Literal["message"]] = "message"
+    messages: list[Message] = field(default_factory=list)
+
+
 class MessageAdded(EventBase, tag="message_added"):
     type: ClassVar[Literal["message_added"]] = "message_added"
     message: Message | None = None
@@ -461,6 +472,7 @@ KnownEvent: TypeAlias = (
     | TurnFinished
     | TurnFailedEvent
     | TurnCancelledEvent
+    | MessageEvent
     | MessageAdded
     | HistoryCleared
     | HistoryRewound

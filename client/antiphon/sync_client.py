@@ -621,8 +621,9 @@ class Client(Synchronous[AsyncClient]):
         another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
         After a lost connection the client reconnects and reads the missed events from the log. If it has never reached
-        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. Raises ``StreamGap`` if events are no longer
-        kept: take a ``snapshot`` and continue from its cursor.
+        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. In place of events that are no longer kept, a
+        ``message`` event brings all messages of a turn. Raises ``StreamGap`` if the session has ended or was recreated,
+        or its history does not reach back to the cursor: take a ``snapshot`` and continue from its cursor.
 
         >>> events = client.subscribe("user-123", after=0, heartbeat=15)
         >>> next(events).type, next(events).type

@@ -54,6 +54,7 @@ def test_another_language_notices_vectors_that_are_wrong(tmp_path):
     wrong["events"][0]["expect"]["position"] = 1
     wrong["following"][0]["delivered"][0][1] -= 1
     wrong["following"][-1]["gap"] = True
+    wrong["past"][0]["expect"]["kept"] += 1
     wrong["cursors"][-1]["cursor"] += 1
     wrong["messages"][0]["expect"]["text"] += "!"
     wrong["responses"][0]["expect"]["input_tokens"] += 1

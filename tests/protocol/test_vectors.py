@@ -19,6 +19,7 @@ from antiphon.redis.subscription import Subscription
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import RESYNC
+from antiphon.wire.ends import missed, read_ends
 from antiphon.wire.keys import Keys, rq_key
 from antiphon.wire.records import ForeignJob
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
@@ -121,6 +122,15 @@ async def test_a_reader_gives_each_event_once_or_says_that_some_are_missing(vect
         assert delivered == list(at_places(vector["delivered"]))
         assert gap == vector["gap"]
         assert feed.reconnects == vector.get("reconnects", 0)
+
+
+@vectors("past")
+def test_what_takes_the_place_of_events_that_are_no_longer_kept(vector):
+    ends = read_ends(vector["ends"], vector["first"])
+    beginning = vector.get("beginning", False)
+    found = missed(ends, vector["length"], vector["cursor"], vector["before"], beginning=beginning)
+    told = found and {**found._asdict(), "pieces": [[*piece] for piece in found.pieces]}
+    assert told == vector["expect"]
 
 
 @vectors("names")

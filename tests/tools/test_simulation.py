@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
 from simulation import coverage
-from simulation.actors import FIRST_WEIGHTS, PAYING, READERS, WEIGHTS, WORLDS, fewer_for
+from simulation.actors import FIRST_WEIGHTS, PAYING, READERS, RESUMED, WEIGHTS, WORLDS, fewer_for
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.state import Broken
 from simulation.world import World
+
+from antiphon.redis import past
 
 pytestmark = pytest.mark.main_path
 
@@ -327,6 +329,23 @@ def test_a_reader_that_goes_on_with_a_later_session_is_noticed(world, monkeypatc
     monkeypatch.setattr("antiphon.redis.subscription.Subscription._check_life", _any_life)
     failures = (play(world, make(seed, STEPS, READERS)) for seed in range(300))
     assert any(failure and "G15 a reader sees one session" in str(failure.error) for failure in failures)
+
+
+def test_readers_with_old_cursors_get_every_message_once(world):
+    failures = [play(world, make(seed, 4 * STEPS, RESUMED)) for seed in range(28113000, 28113020)]
+    assert [str(failure.error) for failure in failures if failure] == []
+
+
+def test_a_message_that_is_left_out_is_noticed(world, monkeypatch):
+    missed = past.missed
+
+    def less(*given, **more):
+        found = missed(*given, **more)
+        return found and found._replace(pieces=found.pieces[1:])
+
+    monkeypatch.setattr(past, "missed", less)
+    failures = (play(world, make(seed, 4 * STEPS, RESUMED)) for seed in range(28113000, 28113100))
+    assert any(failure and "G5" in str(failure.error) for failure in failures)
 
 
 def _any_life(events, created, life, tenant):

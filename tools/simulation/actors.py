@@ -65,6 +65,7 @@ WEIGHTS = FIRST_WEIGHTS | {
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
+RESUMED = {"client": 10, "w1": 40, "w2": 10, "readers": 4, "returners": 14, "editor": 6, "time": 4}
 READERS = {"client": 20, "life": 12, "readers": 40, "time": 6, "reaper": 4}
 LIVES = {"client": 12, "w1": 16, "life": 16, "time": 6, "clock": 4, "reaper": 10}
 SET_BACK = {"client": 8, "w1": 16, "time": 2, "clock": 10, "receivers": 16, "people": 3}
@@ -104,7 +105,7 @@ PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
-    "files/": UPLOADS, "include/files": UPLOADS,
+    "files/": UPLOADS, "include/files": UPLOADS, "include/ends": RESUMED,
     "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED, "append_step": STEPS,
     "include/retry": RETRIED, "rate": PROMOTED | {"life": 4},
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
@@ -112,7 +113,7 @@ FEWER = {
     "batches/": BATCHED, "include/batches": BATCHED, "budgets/": PAYING, "include/ledgers": PAYING,
     "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
-WORLDS = [WEIGHTS, READERS, FAMILIES, *{id(weights): weights for weights in FEWER.values()}.values()]
+WORLDS = [WEIGHTS, READERS, RESUMED, FAMILIES, *{id(weights): weights for weights in FEWER.values()}.values()]
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
 """Each is another revision of the agent. RQ's own worker runs the App of the first."""
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
@@ -174,6 +175,7 @@ class Actors:
             "talker": self._talker,
             "people": self._people,
             "readers": self._readers,
+            "returners": self._returners,
             "schedulers": self._schedule,
             "gate": self._gate,
             "apps": lambda random: random.choice(self._workers).lacks(random, self._workers),
@@ -504,6 +506,16 @@ class Actors:
     def _open_reader(self, random: Random) -> None:
         session = READ if random.random() < 0.7 else random.choice([READ, *self._world.model.sessions])
         self._world.readers.open(session, random.choice([None, 0, self._world.model.seq_of(session)]))
+
+    def _returners(self, random: Random) -> None:
+        """Readers of sessions with a history that return with any cursor, and leave again after a page."""
+        told = [one for one, known in self._world.model.sessions.items() if known.history]
+        if told and random.random() < 0.6:
+            session = random.choice(told)
+            newest = self._world.model.seq_of(session)
+            self._world.readers.open(session, random.choice([0, random.randrange(newest + 1)]))
+        lost, leaves = random.random() < 0.2, random.random() < 0.4
+        self._world.readers.read(random.randrange(8), lost=lost, leaves=leaves)
 
     def _rq(self, random: Random) -> None:
         model = self._world.model

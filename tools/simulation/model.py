@@ -65,13 +65,33 @@ def is_deleted(turn: Turn) -> bool:
     return "deleted" in turn.record
 
 
+MOST_OF_ENDS = 64
+
+
+def note_ends(session: Session, seq: int, before: int, kept: int | None, last: int) -> None:
+    """Note that a history was cut to ``kept`` of ``before`` messages, if it was, and grew with the event ``last``."""
+    ends, length = session.record.get("ends"), len(session.history)
+    new = f"{seq}~{before} " if ends is None and before else ""
+    if kept is not None:
+        new += f"{seq + 1}:{kept} "
+    if length > (before if kept is None else kept):
+        new += f"{last}:{length} "
+    if not new:
+        return
+    noted = (ends or b"").decode()
+    if noted and len(noted) + len(new) > MOST_OF_ENDS:
+        session.record.put(**{f"ends:{noted.partition(':')[0].partition('~')[0]}": noted})
+        noted = ""
+    session.record.put(ends=noted + new)
+
+
 class Model(Transitions):
     """Written by the calls of a schedule, read by its checks."""
 
     def __init__(self) -> None:
         self.now = 0
         super().__init__(lambda: self.now)
-        self.accepted = self._accept
+        self.accepted, self.grown = self._accept, note_ends
         self.rq: dict[str, str | None] = {}
         self.viewed: set[str] = set()
         self.rung: set[str] = set()  # workers

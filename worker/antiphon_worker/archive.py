@@ -21,7 +21,7 @@ from msgspec import Struct
 from antiphon.errors import CorruptRecord, SettingsError, StoreError, StoreUnavailable
 from antiphon.model import Message
 from antiphon.model.files import StoredFile
-from antiphon.redis.archived import ONLY_IN_REDIS, restore
+from antiphon.redis.archived import ONLY_IN_REDIS, noted_ends, restore
 from antiphon.redis.edits import Found
 from antiphon.redis.files import SessionFiles
 from antiphon.session.saved import read_saved, same_messages
@@ -43,6 +43,7 @@ from antiphon.wire.archiving import (
     take_work,
 )
 from antiphon.wire.cell import Cell
+from antiphon.wire.ends import FIELD
 from antiphon_worker.loop.toolbox import is_stop, text_of
 
 
@@ -102,7 +103,8 @@ def _completed(
     data["messages"] = [*former["messages"], *data["messages"][common + saved :]]
     if former.get("media"):
         data["media"] = former["media"]
-    data["archived"].pop("window", None)  # it counted other messages, as the summary did
+    for name in ("window", FIELD):  # they counted other messages, as the summary did
+        data["archived"].pop(name, None)
     data.pop("summary", None)
     if former.get("summary"):
         data["summary"] = former["summary"]
@@ -113,6 +115,8 @@ def archived_form(ending: Ending) -> dict[str, Any]:
     """Return a session's saved form with the fields that only Redis has. Raises ``CorruptRecord``."""
     found = Found(ending.fields, ending.history, len(ending.history), [])
     more = {name: found.text(name) for name in ONLY_IN_REDIS if name in found.fields}
+    if noted := noted_ends(found):
+        more[FIELD] = noted
     return {**found.saved(ending.session_id).to_dict(), "archived": more}
 
 

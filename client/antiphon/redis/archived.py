@@ -30,11 +30,12 @@ from antiphon.stores.encrypted import SealedStore
 from antiphon.stores.turns import IndexedTurn
 from antiphon.stores.urls import store_at
 from antiphon.stores.words import Query
-from antiphon.text import text_of
+from antiphon.text import number, text_of
 from antiphon.tools.threads import Threads
 from antiphon.wire.archiving import Refusal, Restored, is_deleted, restore_session
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Change, FieldChange, change_session, new_op
+from antiphon.wire.ends import FIELD, FULL, behind, is_of_ends, read_ends, text_of_ends, whole_text
 from antiphon.wire.records import Snapshot
 
 ONLY_IN_REDIS = ("ttl", "window", "agent_queue")
@@ -66,7 +67,35 @@ def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
         fields |= {"window": kept.get("window", b""), "summary": encode_field("summary", saved.summary)}
     refuse: Refusal = "tenant" if foreign else "closed" if saved.closed else ""
     messages = [] if cleared else [encode(message) for message in saved.messages]
+    fields |= _ends(found, _noted(data), len(messages), foreign=foreign)
     return Restoration(_changes(found, fields), messages, refuse)
+
+
+def _ends(found: Found, noted: str, length: int, *, foreign: bool) -> dict[str, bytes]:
+    """Return what is noted of the history (``antiphon.wire.ends``), behind the archived messages."""
+    old = {name: b"" for name in found.fields if is_of_ends(name)}
+    if foreign:
+        return old
+    first = number(found.text("first"))
+    live = read_ends(text_of_ends(found.fields), first)
+    if not noted and not (length and live.noted):
+        return {}
+    past = noted or f"{first}~{length} "
+    return {**old, f"{FULL}{past.partition('~')[0]}": behind(past, length, live).encode()}
+
+
+def noted_ends(found: Found) -> str:
+    """Return what is noted of a whole history, to be archived with it. Empty if it is not known from where on."""
+    ends, seq = read_ends(text_of_ends(found.fields), number(found.text("first"))), number(found.text("seq"))
+    if not seq or (found.length and not ends.noted and not ends.begins.length):
+        return ""
+    return whole_text(ends, seq, found.length)
+
+
+def _noted(data: Mapping[str, Any]) -> str:
+    archived = data.get("archived")
+    found = archived.get(FIELD) if isinstance(archived, Mapping) else None
+    return found if isinstance(found, str) and "~" in found else ""
 
 
 def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -3,7 +3,8 @@
     subscribe → wait for the confirmation → replay the log from the cursor → drop events seen before
     → a seq is missing, the connection was lost, or nothing came for 5 s, then 10, 20 and 30: read the log again
     → seq and time disagree (a later event has an earlier seq): read the log again
-    → the missing events are no longer in the log, or the event at the cursor is another one: StreamGap
+    → the missing events are no longer in the log: the messages that they brought come from the history (``Past``)
+    → the event at the cursor is another one, or the history is not noted that far back: StreamGap
     → the session is another one than before, or has ended: StreamGap
 
 The log is authoritative; the channel only makes delivery fast. A later session with the same id leaves out a seq, so
@@ -17,6 +18,7 @@ import math
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -28,6 +30,7 @@ from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.input.values import parse_cursor
 from antiphon.model import TERMINAL
 from antiphon.redis.connections import Patience
+from antiphon.redis.past import Past
 from antiphon.session.streams import EventIterator, typed_event
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
@@ -49,7 +52,8 @@ class Subscription(EventIterator):
     """Iterates over the events of one session after a cursor, without end.
 
     ``cursor`` is the seq of the last event returned; a new subscription after it continues from there. Raises
-    ``StreamGap`` if events after the cursor are no longer kept or the session has ended, ``CorruptRecord`` if an event
+    ``StreamGap`` if events after the cursor are no longer kept and ``past`` does not know what they brought, or if the
+    session has ended, ``CorruptRecord`` if an event
     is damaged, ``WrongTenant`` if the session does not belong to ``tenant``, ``StoreUnavailable`` if its client has
     tried for some seconds and never reached Redis, and ``ClientClosed`` when its client is closed.
 
@@ -65,10 +69,14 @@ class Subscription(EventIterator):
         *,
         tenant: str | None = None,
         heartbeat: float | timedelta | None = None,
+        past: Past | None = None,
     ) -> None:
         super().__init__(heartbeat)
         self.session_id = session_id
         self.cursor = parse_cursor(after)
+        self._beginning = self.cursor == 0  # until something was given
+        self._past = past
+        self._instead: deque[Event] = deque()  # what takes the place of events that are no longer kept
         self._cell = cell
         self._feed = feed
         self._tenant = tenant
@@ -108,8 +116,9 @@ class Subscription(EventIterator):
 
     def go_on(self, after: int) -> None:
         """Continue after this event, as after a ``StreamGap``. The channel stays subscribed."""
-        self._entry, self._at, self._life, self.cursor = None, 0, b"", after
+        self._entry, self._at, self._life, self.cursor, self._beginning = None, 0, b"", after, False
         self._log.clear()
+        self._instead.clear()
         self._behind = True
 
     async def aclose(self) -> None:
@@ -137,7 +146,7 @@ class Subscription(EventIterator):
         found: list[Published] = []
         while not found:
             if await self._ready():
-                while self._log:
+                while self._instead or self._log:
                     try:
                         found.append(self._from_log(decode_published))
                     except CorruptRecord:
@@ -164,9 +173,9 @@ class Subscription(EventIterator):
         """Whether events of the log wait to be given; reads it where it may hold more."""
         if not self._started:
             await self.start()
-        while self._behind and not self._log:
+        while self._behind and not (self._log or self._instead):
             await self._read_log()
-        return bool(self._log)
+        return bool(self._log or self._instead)
 
     async def _listening(self) -> Listener:
         if self._listener is None:
@@ -201,9 +210,13 @@ class Subscription(EventIterator):
         """Read what the log holds after the cursor, or a page of it."""
         entries = await self.patiently(self._page)
         self._log.extend(entries)
-        self._behind = len(entries) == PAGE
+        self._behind = len(entries) == PAGE or bool(self._instead)
 
     def _from_log(self, decode: Callable[[bytes], E]) -> E:
+        if self._instead:
+            event = decode(self._instead.popleft().to_json())
+            self._stand_at(event.seq)
+            return event
         seq, entry = self._log[0]
         try:
             event = self._accept(seq, _time(entry), entry, decode)
@@ -237,7 +250,13 @@ class Subscription(EventIterator):
         if event.seq != seq:
             raise CorruptRecord(f"The event {seq} has the number {event.seq}.", session_id=self.session_id)
         self.cursor, self._at, self._entry = seq, at, entry
+        self._beginning = False
         return event
+
+    def _stand_at(self, seq: int) -> None:
+        """Go on after an event that the log does not have."""
+        self.cursor, self._at, self._entry = seq, 0, None
+        self._beginning = self._beginning and not seq
 
     async def _page(self) -> list[tuple[int, bytes]]:
         """Return one page of the log after the cursor. Raises ``StreamGap`` if it does not continue there."""
@@ -248,14 +267,36 @@ class Subscription(EventIterator):
         )
         self._check_life(*life)
         with readable("The log of a session", session_id=self.session_id):
-            self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
-            last = int(newest or 0)
+            began, last = int(first or 0), int(newest or 0)
+        if self._past is not None and await self._read_past(self._past, began, last, entries):
+            return []
+        self.cursor = self.cursor or began  # a session's first event need not be number 1
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
         self._check(last, at_cursor, entries)
         if at_cursor is not None and self._entry is None:
             self._entry = at_cursor[1]
             self._at = _time(at_cursor[1])
         return entries[:PAGE]
+
+    async def _read_past(self, past: Past, began: int, newest: int, entries: list[tuple[int, bytes]]) -> bool:
+        """Read what takes the place of events that are missing. Returns False if the log goes on at the cursor.
+
+        The log was read first: what it loses meanwhile was read, and is given after this.
+        """
+        cursor, oldest = self.cursor or 0, entries[0][0] if entries else newest + 1
+        if self._life:
+            missing = cursor < newest and oldest > cursor + 1 and (cursor or self._beginning)
+        else:
+            missing = past.archived and (cursor or self._beginning)
+        if not missing:
+            return False
+        found = await past.after(cursor, oldest if self._life else 0, beginning=self._beginning)
+        if found:
+            self._instead.extend(found)
+        elif found is not None and self._life:
+            self._stand_at(oldest - 1)
+            return False
+        return found is not None
 
     def _check(
         self, newest: int, at_cursor: tuple[int, bytes] | None, entries: list[tuple[int, bytes]]

@@ -17,8 +17,8 @@ _NAME = re.compile(r"[\w.-]+\Z")
 _WRITES = ("+@all", "-@admin", "-@dangerous", "-@scripting", "+eval", "+evalsha", "+script|load")
 # What a reader of events and of the history sends. It lists no keys and runs no scripts.
 _READS = (
-    "-@all", "+hmget", "+hgetall", "+xrange", "+lrange", "+multi", "+exec", "+discard", "+subscribe", "+unsubscribe",
-    "+ping", "+auth", "+hello", "+select", "+quit",
+    "-@all", "+hmget", "+hgetall", "+xrange", "+lrange", "+llen", "+multi", "+exec", "+discard", "+subscribe",
+    "+unsubscribe", "+ping", "+auth", "+hello", "+select", "+quit",
 )  # fmt: skip
 _OF_A_SESSION = ("session", "history", "events", "turns")
 

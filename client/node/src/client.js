@@ -165,7 +165,8 @@ export class Session {
 
   /**
    * Follow the session without end. Without a cursor this begins where a snapshot does: with the first event of the
-   * running turn. Throws `StreamGap` if events after the cursor are no longer kept.
+   * running turn. In place of events that are no longer kept, `message` events bring the messages of each turn. Throws
+   * `StreamGap` if the session was recreated, or its history does not reach back to the cursor.
    *
    * @param {Follow} [options]
    */

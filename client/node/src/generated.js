@@ -34,6 +34,7 @@ export const EVENT_DEFAULTS = {
   turn_finished: {"response": null, "steered_into": ""},
   turn_failed: {"code": "", "message": "", "raw": "", "service": null, "limit": "", "user_message": ""},
   turn_cancelled: {"reason": "", "kept": 0, "keep": "steps"},
+  message: {"messages": []},
   message_added: {"message": null},
   history_cleared: {},
   history_rewound: {"message_id": "", "kept": 0},

@@ -5,6 +5,7 @@ import { StreamGap } from "../src/errors.js";
 import { cellHash, cellOf, keysOf, turnIdOfKey } from "../src/redis/names.js";
 import { SILENCE, SUBSCRIBED, follow } from "../src/redis/log.js";
 import { recordOf, responseIn, snapshotCursor } from "../src/redis/client.js";
+import { missed } from "../src/redis/past.js";
 import { jobData, submitCommand } from "../src/redis/submission.js";
 import { EVENT_DEFAULTS } from "../src/generated.js";
 import { decodeEvent, decodeMessage, decodeResponse, textOf } from "../src/values.js";
@@ -101,6 +102,11 @@ function outcome({ id, turn, job, expect }) {
   }
 }
 
+function past({ expect, name, ...asked }) {
+  const found = missed(asked);
+  return found ? { cut_at: found.cutAt, kept: found.kept, pieces: found.pieces.map(({ seq, start, stop }) => [seq, start, stop]) } : null;
+}
+
 /** What each kind of vector gives, and what it should. */
 export const KINDS = {
   names: [names, ({ expect }) => expect],
@@ -116,6 +122,7 @@ export const KINDS = {
   defaults: [({ type }) => EVENT_DEFAULTS[type] ?? null, ({ fields }) => fields],
   events: [readEvent, eventExpected],
   following: [following, ({ delivered, gap, reconnects = 0 }) => ({ delivered: places(delivered), gap, reconnects })],
+  past: [past, ({ expect }) => expect],
   cursors: [({ seq, first_seq }) => snapshotCursor(seq, first_seq), ({ cursor }) => cursor],
   outcomes: [outcome, ({ expect }) => expect],
   messages: [

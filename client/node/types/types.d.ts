@@ -1160,6 +1160,7 @@ export interface EventFields {
   turn_finished: { response: Response | null; steered_into: string };
   turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };
+  message: { messages: Message[] };
   message_added: { message: Message | null };
   history_cleared: {  };
   history_rewound: { message_id: string; kept: number };

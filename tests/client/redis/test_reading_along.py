@@ -219,6 +219,7 @@ async def test_a_gap_is_told_again_until_the_reader_goes_on(ensemble, redis_url)
     async with ensemble.worker():
         await (await ensemble.submit("s", "one words:3")).result(60)
         async with Redis.from_url(redis_url) as redis:
+            await redis.hdel("ant:session:s", "ends")  # as an older release leaves it
             await redis.xtrim("ant:events:s", maxlen=2, approximate=False)
         events = ensemble.client.subscribe("s", 1)
         for _ in range(2):

@@ -328,6 +328,7 @@ async def test_a_cursor_that_is_no_longer_kept_is_a_gap_and_a_snapshot_leads_on(
         turn = await ensemble.submit("s", "one words:3")
         await turn.result(60)
         with Redis.from_url(redis_url) as redis:
+            redis.hdel("ant:session:s", "ends")  # as an older release leaves it
             redis.xtrim("ant:events:s", maxlen=2, approximate=False)
         with pytest.raises(StreamGap) as gap:
             await anext(ensemble.client.subscribe("s", 1))

@@ -397,7 +397,7 @@ async def test_children_a_closed_state_and_the_time_to_live_are_archived_too(cel
     )
     await Archiver(cell, Archive(own)).sweep()
     data = own.load("s")
-    assert data["archived"] == {"ttl": str(SOON), "window": "2:40"}
+    assert data["archived"] == {"ttl": str(SOON), "window": "2:40", "ends": "0~0 1:2 "}
     assert (data["closed"], data["children"]) == (True, ["a", "b"])
 
 

@@ -14,7 +14,7 @@ from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
 
-from antiphon import Agent, Client, Session
+from antiphon import Agent, AsyncClient, Client, Session
 from antiphon.errors import CorruptRecord, StreamGap, TurnCancelled, UsageError, WrongTenant
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon_worker import archive
@@ -261,24 +261,67 @@ async def test_a_deleted_session_stays_deleted(redis_url, own, agent, archiving)
     assert own.texts == {}
 
 
-async def test_an_old_cursor_is_a_gap_and_the_beginning_is_what_is_kept(archiving):
+async def test_any_cursor_resumes_in_a_session_that_was_archived(archiving, own):
     await say(archiving, "hello words:10")
+    await say(archiving, "again")
     old = await archiving.events("s")
+    ends = [event.seq for event in old if event.terminal]
     await ended(archiving)
     turn = await archiving.submit("s", "and on", ttl=SOON)
     assert (await turn.result(60)).turn_id == turn.id
     events = await archiving.events("s")
     assert events[0].seq == old[-1].seq + 1
-    for cursor in range(1, old[-1].seq):
-        with pytest.raises(StreamGap):
-            await anext(archiving.client.subscribe("s", after=cursor))
-    following = archiving.client.subscribe("s", after=old[-1].seq)
-    assert (await anext(following)).seq == old[-1].seq + 1
+    for cursor in range(old[-1].seq + 1):
+        following = archiving.client.subscribe("s", after=cursor)
+        told = [
+            (one.seq, one.messages[0].text)
+            for one in await taken(following, events[0].seq)
+            if one.type == "message"
+        ]
+        assert told == [one for one in zip(ends, ["hello words:10", "again"], strict=True) if one[0] > cursor]
     assert [event.seq async for event in turn.stream()] == [event.seq for event in events]
-    assert (await anext(archiving.client.subscribe("s", after=0))).seq == events[0].seq
     await ended(archiving)
     with pytest.raises(StreamGap):
         await anext(archiving.client.subscribe("s", after=events[-1].seq))
+    async with AsyncClient(archiving.url, archive=own) as client:
+        following = client.subscribe("s", after=1)
+        told = [(await anext(following)).messages[0].text for _ in range(3)]
+        assert told == ["hello words:10", "again", "and on"]
+        with pytest.raises(StreamGap):  # no event of the session has this number
+            await anext(client.subscribe("s", after=events[-1].seq + 1))
+        waiting = asyncio.create_task(anext(following))
+        await say(archiving, "anew")
+        assert (await waiting).type == "turn_queued"
+        assert (await anext(client.subscribe("s", after=events[-1].seq))).type == "turn_queued"
+        await client.session("s").delete()
+        await say(archiving, "other")
+        with pytest.raises(StreamGap):
+            await anext(client.subscribe("s", after=1))
+
+
+async def taken(events, until):
+    found = []
+    async for event in events:
+        found.append(event)
+        if event.seq >= until:
+            break
+    return found
+
+
+@pytest.mark.parametrize("restored", [False, True])
+async def test_messages_added_before_a_session_is_restored_follow_the_archived_ones(restored, archiving, own):
+    await say(archiving, "hello")
+    await ended(archiving)
+    async with AsyncClient(archiving.url, archive=own) as client:
+        await client.session("s").add_message({"role": "system", "content": "Noted."})
+        if restored:
+            await say(archiving, "and on")
+        newest = (await archiving.events("s"))[-1].seq
+        with Redis.from_url(archiving.url) as redis:
+            redis.xtrim("ant:events:s", minid=f"{newest}-0", approximate=False)
+        told = [one for one in await taken(client.subscribe("s", after=1), newest) if one.type == "message"]
+        texts = [message.text for one in told for message in one.messages if message.role != "assistant"]
+        assert texts == (["hello", "Noted."] if restored else ["hello"])
 
 
 async def test_a_reader_from_the_beginning_sees_a_session_that_begins_above_one(archiving):

@@ -100,13 +100,16 @@ class SessionTransitions(Moves):
         record.begin(now, op)
         if ttl_ms != "":
             record.put(ttl=ttl_ms)
+        before = len(session.history)
         if keep != "":
             record.put(shortened=1)
             session.cut(keep)
         for name, _, new in changes:
             record.put(**{name: new}) if new else record.drop(name)
         session.history += messages
-        seq = self._publish(session, now, *rest[3 * field_count + message_count :])
+        bodies = rest[3 * field_count + message_count :]
+        seq = self._publish(session, now, *bodies)
+        self.grown(session, seq - len(bodies), before, keep if keep != "" and keep < before else None, seq)
         if when != "any":
             record.drop("edit_waits")
         if head and when == "between" and head.status == "waiting":
@@ -158,6 +161,8 @@ class SessionTransitions(Moves):
         target.files = copy.deepcopy(session.files) if session and "media" in target.record else {}
         if keep < len(history):
             target.cut(keep)
+        first = target.record.number("first")
+        self.grown(target, first, 0, None, first)
         self._release(target, now)
         if session is not None:
             branches = known.get("branches")

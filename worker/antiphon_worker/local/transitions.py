@@ -416,10 +416,13 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             return [b"SUPERSEDED"]
         if (stop := session.record.get("stop")) and status != "cancelled":
             return [b"STOPPED", stop]
-        if kept != "" and len(session.history) > kept:
+        seq, before, cut_to = session.record.number("seq"), len(session.history), None
+        if kept != "" and before > kept:
             session.record.put(shortened=1)
             session.cut(kept)
+            cut_to = kept
         session.history += rest[:count]
+        self.grown(session, seq, before, cut_to, seq + len(rest) - count)
         if service:
             turn.record.put(service=service)
         for name, value in {

@@ -28,9 +28,7 @@ end
 
 if redis.call('HGET', held, '') == token then
   local entries = redis.call('HGETALL', held)
-  for i = 1, #entries, 2 do
-    guarded(taken, entries[i], entries[i + 1])
-  end
+  for i = 1, #entries, 2 do guarded(taken, entries[i], entries[i + 1]) end
   return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}
 end
 if suspended then return {'SUSPENDED'} end
@@ -113,9 +111,8 @@ end
 if only ~= '' then
   redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 0, only)
   try(only)
-  return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}
 end
-for i = 1, #queues do
+for i = 1, only == '' and #queues or 0 do
   local queue, id, theirs = queues[i], true, nil -- whose the turns of another prefix are
   left = {}
   for _ = 1, MOST_ENTRIES do

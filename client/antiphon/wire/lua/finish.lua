@@ -9,28 +9,29 @@
 -- -> OK                    (also for a repetition)
 -- -> STOPPED, stop word    it was cancelled before, and can end only as cancelled
 -- -> SUPERSEDED
--- @include publish rq_view shares inbox let_in holder notices conclude memories cut
+-- @include publish rq_view shares inbox let_in holder notices conclude memories cut ends
 local f = viewed(turn)
 if fence ~= '' and f.done == fence then return {'OK'} end
 local held, stop, holder, seq, life = holds(session, fence, unpack(LIFE))
 if not held then return {'SUPERSEDED'} end
 if stop ~= '' and status ~= 'cancelled' then return {'STOPPED', stop} end
-local now, bodies, number = now_ms(), {}, tonumber(count)
+local now, bodies, number, before, length = now_ms(), {}, tonumber(count), kept ~= '' and redis.call('LLEN', key_history(session)) or 0
+local cut_to = kept ~= '' and before > tonumber(kept) and tonumber(kept)
 redis.call('ZREM', key_active(), session)
-if kept ~= '' and redis.call('LLEN', key_history(session)) > tonumber(kept) then
+if cut_to then
   redis.call('HSET', key_session(session), 'shortened', 1) -- on purpose: a longer archived copy may be replaced
   cut(session, kept)
 end
 for first = 1, number, 1000 do
-  redis.call('RPUSH', key_history(session), unpack(rest, first, math.min(number, first + 999)))
+  length = redis.call('RPUSH', key_history(session), unpack(rest, first, math.min(number, first + 999)))
 end
 for i = number + 1, #rest do bodies[#bodies + 1] = rest[i] end
 for name, value in pairs({variables = variables, window = window, summary = summary, usage = usage}) do
   if value ~= '' then FREE[#FREE + 1], FREE[#FREE + 2] = name, value end
 end
+if cut_to or length then note_ends(FREE, life[6], tonumber(seq), cut_to and before or length - number, cut_to, seq + #bodies, length or 0) end
 if service ~= '' then redis.call('HSET', key_turn(turn), 'service', service) end
-if calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
-if calls == 'untold' then untold(session, turn) end
+if calls == 'untold' then untold(session, turn) elseif calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
 if memories ~= '' then to_index(session, turn, memories, now) end
 redis.call('HDEL', key_held(holder), session)
 f.error = error

@@ -8,6 +8,7 @@ import { Connection } from "./connection.js";
 import { Feed } from "./feed.js";
 import { SILENCE_MS, follow } from "./log.js";
 import { cellHash, cellOf, keysOf, newTurnId, turnIdOfKey } from "./names.js";
+import { Past } from "./past.js";
 import { jobData, submitCommand } from "./submission.js";
 
 /** @import { Follow, Wait } from "../client.js" */
@@ -134,7 +135,8 @@ export class RedisSession {
 
   /**
    * Follow the session without end. Without a cursor this begins where a snapshot does: with the first event of the
-   * running turn. Throws `StreamGap` if events after the cursor are no longer kept.
+   * running turn. In place of events that are no longer kept, `message` events bring the messages of each turn. Throws
+   * `StreamGap` if the session was recreated, or its history does not reach back to the cursor.
    *
    * @param {Follow} [options]
    */
@@ -143,7 +145,8 @@ export class RedisSession {
     return new EventStream(
       async function* (stop) {
         const cursor = after ?? (await snapshot({ signal: stop })).cursor;
-        yield* only(types, followSession(cell, id, cursor, stop));
+        const past = new Past(cell.connection, cell.keys, id, stop, after === 0);
+        yield* only(types, followSession(cell, id, cursor, stop, past));
       },
       after,
       signal,
@@ -312,12 +315,12 @@ export function responseIn(id, { status, session, fields }) {
 /** The cursor of a snapshot. @param {string | null} seq @param {string | null} [first] the `first_seq` of the current turn */
 export const snapshotCursor = (seq, first) => (first ? Number(first) - 1 : number(seq));
 
-/** @param {Cell} cell @param {string} session @param {number} cursor @param {AbortSignal} signal */
-async function* followSession({ connection, feed, keys }, session, cursor, signal) {
+/** @param {Cell} cell @param {string} session @param {number} cursor @param {AbortSignal} signal @param {Past} [past] */
+async function* followSession({ connection, feed, keys }, session, cursor, signal, past) {
   const listening = linked(signal);
   try {
     const channel = feed.listen(keys.live(connection.driver.database, session), listening.signal);
-    yield* follow(cursor, channel, (from, count) => readLog(connection, keys, session, from, count, signal));
+    yield* follow(cursor, channel, (from, count) => readLog(connection, keys, session, from, count, signal), past);
   } finally {
     listening.close();
   }

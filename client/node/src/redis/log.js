@@ -4,6 +4,7 @@ import { AntiphonError, StreamGap } from "../errors.js";
 import { decodeEvent } from "../values.js";
 
 /** @import { SessionEvent } from "../types.js" */
+/** @import { Past } from "./past.js" */
 
 export const PAGE = 500;
 export const SILENCE_MS = 5000;
@@ -33,15 +34,17 @@ function placeOf(text) {
 }
 
 /**
- * Yield the events behind the cursor, each once and in order, without end. Throws `StreamGap`.
+ * Yield the events behind the cursor, each once and in order, without end. `past` gives what takes the place of events that
+ * are no longer kept. Throws `StreamGap` where it does not know.
  *
  * @param {number} cursor
  * @param {Channel} channel
  * @param {ReadLog} readLog
+ * @param {Past} [past]
  * @returns {AsyncGenerator<SessionEvent, never, undefined>}
  */
-export async function* follow(cursor, channel, readLog) {
-  const reader = new LogReader(cursor, readLog);
+export async function* follow(cursor, channel, readLog, past) {
+  const reader = new LogReader(cursor, readLog, past);
   for (;;) {
     const heard = await channel.next(SILENCE_MS);
     if (typeof heard === "string") {
@@ -51,8 +54,9 @@ export async function* follow(cursor, channel, readLog) {
     }
     for (let page = await reader.page(), first = true; ; page = await reader.page(), first = false) {
       if (first && page.length && heard === SILENCE) channel.reconnect();
+      for (const event of reader.instead) yield reader.standAt(event.seq, event);
       for (const [seq, text] of page) yield reader.accept(seq, text);
-      if (page.length < PAGE) break;
+      if (page.length < PAGE && !reader.instead.length) break;
     }
   }
 }
@@ -61,13 +65,37 @@ class LogReader {
   /** @type {string | null} */
   #last = null; // the event at the cursor, once it was seen
   #life = ""; // of the session that it reads, once there was one
+  /** @type {number} */
   #cursor;
+  /** @type {boolean} until something was given */
+  #beginning;
+  /** @type {ReadLog} */
   #readLog;
+  /** @type {Past | undefined} */
+  #past;
+  /** @type {SessionEvent[]} what takes the place of events that are no longer kept, before the page that was read */
+  instead = [];
 
-  /** @param {number} cursor @param {ReadLog} readLog */
-  constructor(cursor, readLog) {
-    this.#cursor = cursor;
-    this.#readLog = readLog;
+  /** @param {number} cursor @param {ReadLog} readLog @param {Past} [past] */
+  constructor(cursor, readLog, past) {
+    [this.#cursor, this.#beginning, this.#readLog, this.#past] = [cursor, past?.beginning ?? false, readLog, past];
+  }
+
+  /** Go on behind an event that the log does not have. @template T @param {number} seq @param {T} event */
+  standAt(seq, event) {
+    [this.#cursor, this.#last, this.#beginning] = [seq, null, this.#beginning && !seq];
+    return event;
+  }
+
+  /** What takes the place of missing events. Whether the log is to be read again after that. @param {number} newest @param {number} oldest */
+  async #readPast(newest, oldest) {
+    const cursor = this.#cursor;
+    this.instead = [];
+    if (!this.#past || !this.#life || cursor >= newest || oldest <= cursor + 1 || !(cursor || this.#beginning)) return false;
+    const found = await this.#past.after(cursor, oldest, this.#beginning);
+    if (found && !found.length) this.standAt(oldest - 1, undefined);
+    this.instead = found ?? [];
+    return this.instead.length > 0;
   }
 
   /** The event of a message from the channel, if it is the one behind the cursor. The first one may be of a later session. @param {string} text */
@@ -90,7 +118,7 @@ class LogReader {
   /** @param {number} seq @param {string} text @returns {SessionEvent} */
   accept(seq, text) {
     const event = decoded(seq, text);
-    [this.#cursor, this.#last] = [seq, text];
+    [this.#cursor, this.#last, this.#beginning] = [seq, text, false];
     return event;
   }
 
@@ -99,6 +127,7 @@ class LogReader {
     const { seq, first, life, entries } = await this.#readLog(Math.max(this.#cursor, 1), PAGE + 1);
     if (this.#life && life !== this.#life) throw gap(life ? "The session began anew" : "The session has ended", { cursor: this.#cursor, oldest: null });
     this.#life = life;
+    if (await this.#readPast(seq, entries[0]?.[0] ?? seq + 1)) return [];
     this.#cursor ||= first;
     const cursor = this.#cursor;
     const here = entries[0]?.[0] === cursor ? /** @type {[number, string]} */ (entries.shift())[1] : null;

@@ -8,12 +8,12 @@
 -- -> CONFLICT              the session is not what the caller has read
 -- -> SESSION_CLOSED
 -- -> FULL, limit           Redis has as many as this limit allows
--- @include publish rq_view life shares inbox memories cut
+-- @include publish rq_view life shares inbox memories cut ends
 local KEPT_EVENTS, KEPT_OPS = 10000, 16
 local fields, history = key_session(session), key_history(session)
 local head = redis.call('LINDEX', key_inbox(session), 0)
 if not head then begin_anew(session) end
-local known = redis.call('HMGET', fields, 'ops', 'seq', 'closed', 'created')
+local known = redis.call('HMGET', fields, 'ops', 'seq', 'closed', 'created', 'ends')
 local ops = known[1] or ''
 if string.find(ops, op, 1, true) then return {'OK', known[2]} end
 if known[3] then return {'SESSION_CLOSED'} end
@@ -29,7 +29,7 @@ for i = 1, last_field, 3 do
   if (redis.call('HGET', fields, rest[i]) or '') ~= rest[i + 1] then return {'CONFLICT'} end
 end
 
-local now, bodies = now_ms(), {}
+local now, bodies, before, ends = now_ms(), {}, redis.call('LLEN', history), {}
 redis.call('HSET', fields, 'ops', string.sub(op .. ' ' .. ops, 1, KEPT_OPS * (#op + 1)))
 if not known[4] then redis.call('HSET', fields, 'created', now, 'life', life_of(now, op)) end
 if ttl_ms ~= '' then redis.call('HSET', fields, 'ttl', ttl_ms) end
@@ -52,6 +52,8 @@ for i = last_field + 1, #rest do
   end
 end
 local seq = publish(session, now, bodies)
+note_ends(ends, known[5], seq - #bodies, before, keep ~= '' and tonumber(keep) < before and tonumber(keep), seq, redis.call('LLEN', history))
+if #ends > 0 then redis.call('HSET', fields, unpack(ends)) end
 if when ~= 'any' then redis.call('HDEL', fields, 'edit_waits') end
 if head and when == 'between' and redis.call('HGET', key_turn(head), 'status') == 'waiting' then
   offer(session, head, now)

@@ -44,6 +44,7 @@ if redis.call('HEXISTS', target, 'media') == 1 then
   note_stored(fork, bytes)
 end
 if size < redis.call('LLEN', history) then cut(fork, keep) end
+if size > 0 then redis.call('HSET', target, 'ends', (redis.call('HGET', target, 'first') or 0) .. ':' .. keep .. ' ') end
 release_session(fork, now)
 if lives then
   local branches = redis.call('HGET', key_session(session), 'branches')

@@ -9,8 +9,6 @@ local function cut(session, keep)
   if tonumber(summed_up) > keep then redis.call('HDEL', fields, 'summary') end
   if keep > 0 then redis.call('LTRIM', history, 0, keep - 1) else redis.call('DEL', history) end
   for _, turn in ipairs(redis.call('LRANGE', key_turns(session), 0, -1)) do
-    if tonumber(redis.call('HGET', key_turn(turn), 'place') or 0) > keep then
-      redis.call('HDEL', key_turn(turn), 'place')
-    end
+    if tonumber(redis.call('HGET', key_turn(turn), 'place') or 0) > keep then redis.call('HDEL', key_turn(turn), 'place') end
   end
 end

@@ -28,7 +28,7 @@ end
 
 -- The keys stay at least until the last delayed turn is due, and while a turn that others pass by waits for decisions.
 -- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them. Events stay a week.
-local LIFE = {'ttl', 'due_until', 'archived', 'aside', 'media'}
+local LIFE = {'ttl', 'due_until', 'archived', 'aside', 'media', 'ends'}
 local function release_session(session, now, f)
   f = f or redis.call('HMGET', key_session(session), unpack(LIFE))
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS

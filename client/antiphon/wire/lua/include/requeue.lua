@@ -59,7 +59,5 @@ end
 -- RQ's tools have offered, or taken, a turn that has ended or waits for its session. Its record is corrected.
 local function stay(turn, status, now)
   local said = redis.call('HGET', key_rq_job(turn), 'status')
-  if status ~= 'running' and (said == 'queued' or said == 'started') then
-    rq_view(turn, status, now)
-  end
+  if status ~= 'running' and (said == 'queued' or said == 'started') then rq_view(turn, status, now) end
 end

@@ -9,24 +9,20 @@ local RQ_STATUS = {
 local function iso(ms)
   if not ms or ms == '' then return '' end
   local days, rest = math.floor(ms / 86400000), ms % 86400000
-  local z = days + 719468
-  local era = math.floor(z / 146097)
-  local doe = z - era * 146097
+  local era = math.floor((days + 719468) / 146097)
+  local doe = days + 719468 - era * 146097
   local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
   local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
   local mp = math.floor((5 * doy + 2) / 153)
   local month = mp < 10 and mp + 3 or mp - 9
-  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
-  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, doy - math.floor((153 * mp + 2) / 5) + 1,
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', yoe + era * 400 + (month <= 2 and 1 or 0), month, doy - math.floor((153 * mp + 2) / 5) + 1,
     math.floor(rest / 3600000), math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, (rest % 1000) * 1000)
 end
 
 local function rq_forget(turn, queue, execution, said)
   if not said or said == 'deferred' then redis.call('ZREM', key_rq_deferred(queue), turn) end
   if not said or said == 'scheduled' then redis.call('ZREM', key_rq_scheduled(queue), turn) end
-  if not said then
-    for _, key in ipairs({key_rq_finished(queue), key_rq_failed(queue), key_rq_canceled(queue)}) do redis.call('ZREM', key, turn) end
-  end
+  for _, key in ipairs(said and {} or {key_rq_finished(queue), key_rq_failed(queue), key_rq_canceled(queue)}) do redis.call('ZREM', key, turn) end
   if (not said or said == 'started') and (execution or '') ~= '' then
     redis.call('ZREM', key_rq_started(queue), turn .. ':' .. execution)
   end
@@ -47,18 +43,17 @@ local function rq_register(turn, status, queue, execution, until_ms)
 end
 
 local BASE64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-
 local function base64(bytes)
-  local found = {}
-  for i = 1, #bytes, 3 do
-    local a, b, c = string.byte(bytes, i, i + 2)
-    local whole = a * 65536 + (b or 0) * 256 + (c or 0)
-    for place, unit in ipairs({262144, 4096, 64, 1}) do
-      local digit = math.floor(whole / unit) % 64 + 1
-      found[#found + 1] = (place == 3 and not b or place == 4 and not c) and '=' or string.sub(BASE64, digit, digit)
+  local coded = string.gsub(bytes .. string.rep('\0', -#bytes % 3), '...', function(three)
+    local a, b, c = string.byte(three, 1, 3)
+    local whole, found = a * 65536 + b * 256 + c, ''
+    for place = 18, 0, -6 do
+      local digit = math.floor(whole / 2 ^ place) % 64 + 1
+      found = found .. string.sub(BASE64, digit, digit)
     end
-  end
-  return table.concat(found)
+    return found
+  end)
+  return string.sub(coded, 1, math.ceil(#bytes * 4 / 3)) .. string.rep('=', -#bytes % 3)
 end
 
 -- The text in zlib's format without compression: one stored block, and the text's Adler-32.

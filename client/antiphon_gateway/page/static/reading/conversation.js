@@ -81,7 +81,7 @@ export class Conversation {
   /** Take an event. Returns "reload" if what is here no longer fits. */
   take(event) {
     this.cursor = event.seq;
-    if (event.type === "history_cleared") return "reload";
+    if (event.type === "history_cleared" || event.type === "message") return "reload";
     if (event.type === "history_rewound") return event.turn_id ? this.#revised(event) : "reload";
     if (event.type === "message_added") return this.#addLoose(event.message);
     if (!event.turn_id) return undefined;

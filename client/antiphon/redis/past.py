@@ -1,0 +1,224 @@
+"""What a reader with an old cursor receives in place of events that are no longer kept, page by page.
+
+The messages of the history that these events brought, in order: those of a turn with the seq of its last event. A
+history that was cut since is announced, and turns whose end is still to come are shown as they were submitted. Each
+page follows from the cursor alone, so that a reader may leave in the middle and return to any process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import SessionNotFound
+from antiphon.events import Event, HistoryCleared, HistoryRewound, MessageEvent, TurnQueued
+from antiphon.input.ids import SessionId, TurnId, check_tenant
+from antiphon.input.request import shown_request
+from antiphon.model import TERMINAL, Message, decode_history
+from antiphon.redis.archived import ArchiveReader, whole_snapshot
+from antiphon.text import number, text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.ends import FIELD, Piece, missed, read_ends, text_of_ends
+from antiphon.wire.errors import asked
+from antiphon.wire.lists.notices import turn_records
+from antiphon.wire.records import TurnRecord, readable
+
+PAGE = 200
+"""So many messages are read at once."""
+TURNS_AT_ONCE = 100
+
+
+class History:
+    """The history of a session as readers of its past use it: its fields, its messages, its turns."""
+
+    def __init__(self, cell: Cell, session_id: SessionId, archive: ArchiveReader | None = None) -> None:
+        self.session_id = session_id
+        self.archive = archive
+        self._cell = cell
+        self._copy: list[bytes] | None = None  # of what the archive has, while a reader reads it
+
+    async def state(self) -> tuple[Mapping[str, bytes], int] | None:
+        """Return the fields of the session and the length of its history, with what the archive has of both."""
+        pipe = self._cell.redis.pipeline(transaction=True)
+        pipe.hgetall(self._cell.keys.session(self.session_id))
+        pipe.llen(self._cell.keys.history(self.session_id))
+        raw, length = await asked(pipe.execute())
+        fields = {text_of(name): value for name, value in raw.items()}
+        self._copy = None
+        if self.archive is None or fields.get("restored") == b"1":
+            return (fields, length) if "created" in fields else None
+        try:
+            found = await whole_snapshot(self._cell, self.archive, self.session_id)
+        except SessionNotFound:
+            return None
+        self._copy = found.history
+        return found.fields, found.history_length
+
+    async def messages(self, start: int, stop: int, noted: bytes) -> list[Message] | None:
+        """Return a page of the history, from ``start`` on and without ``stop``.
+
+        None if the session has changed since it had the notes ``noted``.
+        """
+        if self._copy is not None:
+            return decode_history(self._copy[start:stop], start)
+        pipe = self._cell.redis.pipeline(transaction=True)
+        pipe.hmget(self._cell.keys.session(self.session_id), FIELD)
+        pipe.lrange(self._cell.keys.history(self.session_id), start, stop - 1)
+        [now], page = await asked(pipe.execute())
+        if (now or b"") != noted:
+            return None
+        return decode_history(self._cell.seal.open_all(self.session_id, "message", page), start)
+
+    async def turns(self, newest: int, count: int) -> list[TurnRecord]:
+        """Return ``count`` of the turns of the session, before its ``newest`` ones."""
+        key = self._cell.keys.turns(self.session_id)
+        ids = await asked(self._cell.redis.lrange(key, -newest - count, -newest - 1))
+        found = await turn_records(self._cell, [TurnId(text_of(one)) for one in ids]) if ids else []
+        return [one for one in found if isinstance(one, TurnRecord)]
+
+
+class _Plan(Struct):
+    """What is still to be given to a reader at ``cursor``, before the event ``before``."""
+
+    cursor: int
+    before: int
+    noted: bytes
+    rewound: tuple[int, int] | None
+    pieces: deque[Piece]
+    queued: deque[TurnRecord]
+
+
+class Past:
+    """The past of a session for one reader of it. ``tenant`` is whose the session must be, if it exists."""
+
+    def __init__(self, history: History, tenant: str | None = None) -> None:
+        self._history = history
+        self._tenant = tenant
+        self._plan: _Plan | None = None
+        self._opened = False  # whether the reader has what the session began with
+
+    @property
+    def archived(self) -> bool:
+        """Whether a session that is gone from Redis may have a past."""
+        return self._history.archive is not None
+
+    async def after(self, cursor: int, before: int, *, beginning: bool = False) -> list[Event] | None:
+        """Return a page of what takes the place of the events after ``cursor`` and before ``before``, or nothing.
+
+        A ``before`` of 0 means all. With ``beginning``, the reader has seen nothing of the session yet. None if it is
+        not known what has come since. Raises ``StoreError``, ``CorruptRecord`` and ``WrongTenant``.
+        """
+        while True:
+            plan = self._plan
+            if plan is None or (plan.cursor, plan.before) != (cursor, before):
+                plan = self._plan = await self._planned(cursor, before, beginning and not self._opened)
+            if plan is None:
+                return None
+            events = await self._page(plan)
+            if events is not None:
+                plan.cursor = events[-1].seq if events else cursor
+                return events
+            self._plan = None
+
+    async def _planned(self, cursor: int, before: int, beginning: bool) -> _Plan | None:
+        state = await self._history.state()
+        if state is None:
+            return None
+        fields, length = state
+        if self._tenant is not None:
+            check_tenant(self._history.session_id, self._tenant, True, text_of(fields.get("tenant")) or None)
+        ends = read_ends(text_of_ends(fields), number(fields.get("first")))
+        last = ends.noted[-1].seq if ends.noted else ends.begins.seq
+        if not before and cursor > last:
+            return None
+        found = missed(ends, length, cursor, before or last + 1, beginning=beginning)
+        if found is None:
+            return None
+        rewound = (found.cut_at, found.kept) if found.cut_at else None
+        queued = await self._queued(cursor, before) if before else []
+        return _Plan(cursor, before, fields.get(FIELD, b""), rewound, deque(found.pieces), deque(queued))
+
+    async def _queued(self, cursor: int, before: int) -> list[TurnRecord]:
+        """Return the turns that were submitted in between, and whose end is still to come."""
+        found: list[TurnRecord] = []
+        for newest in range(0, 1000, TURNS_AT_ONCE):
+            page = await self._history.turns(newest, TURNS_AT_ONCE)
+            open_ones = [one for one in page if one.status not in TERMINAL or one.last_seq >= before]
+            found += [one for one in open_ones if cursor < one.queued_seq < before]
+            if not open_ones:
+                break
+        return sorted(found, key=lambda one: one.queued_seq)
+
+    async def _page(self, plan: _Plan) -> list[Event] | None:
+        """Return the next events of a plan; None if the session has changed since."""
+        events: list[Event] = []
+        if plan.rewound is not None:
+            rewound = await self._rewound(*plan.rewound, plan.noted)
+            if rewound is None:
+                return None
+            plan.rewound = None
+            return [rewound]
+        pieces = _up_to(PAGE, plan.pieces)
+        messages = (
+            await self._history.messages(pieces[0].start, pieces[-1].stop, plan.noted) if pieces else []
+        )
+        if messages is None:
+            return None
+        start = pieces[0].start if pieces else 0
+        cursor = plan.cursor
+        for piece in pieces:
+            whole = plan.pieces[0].stop == piece.stop
+            said = messages[piece.start - start : piece.stop - start]
+            seq = piece.seq if whole else cursor
+            if not said:
+                return None
+            events.append(self._event(seq, said))
+            if whole:
+                self._opened = self._opened or piece.seq == cursor
+                cursor = plan.pieces.popleft().seq
+            else:
+                plan.pieces[0] = plan.pieces[0]._replace(start=piece.stop)
+        until = plan.before if not plan.pieces else cursor
+        while plan.queued and plan.queued[0].queued_seq <= until:
+            events.append(self._queued_event(plan.queued.popleft()))
+        return sorted(events, key=lambda one: one.seq)
+
+    async def _rewound(self, seq: int, kept: int, noted: bytes) -> Event | None:
+        where: dict[str, Any] = {"seq": seq, "session_id": self._history.session_id}
+        if not kept:
+            return HistoryCleared(**where)
+        last = await self._history.messages(kept - 1, kept, noted)
+        if not last:
+            return None
+        return HistoryRewound(kept=kept, message_id=last[0].id or "", **where)
+
+    def _event(self, seq: int, messages: Sequence[Message]) -> Event:
+        turns = {one.turn_id or "" for one in messages}
+        return MessageEvent(
+            seq=seq, at=messages[-1].created or 0, session_id=self._history.session_id,
+            turn_id=turns.pop() if len(turns) == 1 else "", messages=[*messages],
+        )  # fmt: skip
+
+    def _queued_event(self, turn: TurnRecord) -> Event:
+        where = {"session_id": turn.session_id, "turn_id": turn.turn_id}
+        with readable("The record of a turn", **where):
+            return TurnQueued(
+                seq=turn.queued_seq, at=number(turn.fields.get("queued_at")), run=turn.run,
+                position=number(turn.fields.get("position")), input=shown_request(turn.fields["request"]).messages,
+                **where,
+            )  # fmt: skip
+
+
+def _up_to(messages: int, pieces: deque[Piece]) -> list[Piece]:
+    """The next pieces with about so many messages, or the beginning of a large one."""
+    found: list[Piece] = []
+    for one in pieces:
+        if found and one.stop - found[0].start > messages:
+            break
+        if one.stop - one.start > messages and not found:
+            return [one._replace(stop=one.start + messages)]
+        found.append(one)
+    return found
