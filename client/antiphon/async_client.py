@@ -564,13 +564,10 @@ class AsyncClient:
         only. With a ``heartbeat`` (seconds or a timedelta), a ``Heartbeat`` comes after each such period without
         another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
-        After a lost connection the client reconnects and reads the missed events from the log. If it has never reached
-        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. In place of events that are no longer kept, a
-        ``message`` event brings all messages of a turn. Raises ``StreamGap`` if the session has ended or was recreated,
-        or its history does not reach back to the cursor: take a ``snapshot`` and continue from its cursor.
+        After a lost connection the client reconnects. If it has never reached Redis, it raises ``StoreUnavailable``
+        after 10 seconds. Events that are no longer kept come as a ``message`` event for each turn, or raise ``StreamGap``.
 
-        A cancelled ``anext`` loses nothing, so that ``asyncio.wait_for(anext(events), 1)`` may be repeated.
-        ``await events.start()`` subscribes before the first event.
+        A cancelled ``anext`` loses nothing. ``await events.start()`` subscribes before the first event.
 
         >>> events = client.subscribe("user-123", after=0, heartbeat=15)
         >>> (await anext(events)).type, (await anext(events)).type
@@ -578,10 +575,10 @@ class AsyncClient:
         >>> await events.aclose()
         """
         where = session_id(session)
-        cell = self.connections.cell_of_session(where)
+        cell, whose = self.connections.cell_of_session(where), _tenant(tenant)
         return Subscription(
-            cell, self.connections.feed_of(cell), where, after, tenant=_tenant(tenant), heartbeat=heartbeat,
-            past=Past(History(cell, where, self.connections.archive), _tenant(tenant)),
+            cell, self.connections.feed_of(cell), where, after, tenant=whose, heartbeat=heartbeat,
+            past=Past(History(cell, where, self.connections.archive), whose),
         )  # fmt: skip
 
     def subscribe_all(

@@ -620,10 +620,8 @@ class Client(Synchronous[AsyncClient]):
         only. With a ``heartbeat`` (seconds or a timedelta), a ``Heartbeat`` comes after each such period without
         another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
-        After a lost connection the client reconnects and reads the missed events from the log. If it has never reached
-        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. In place of events that are no longer kept, a
-        ``message`` event brings all messages of a turn. Raises ``StreamGap`` if the session has ended or was recreated,
-        or its history does not reach back to the cursor: take a ``snapshot`` and continue from its cursor.
+        After a lost connection the client reconnects. If it has never reached Redis, it raises ``StoreUnavailable``
+        after 10 seconds. Events that are no longer kept come as a ``message`` event for each turn, or raise ``StreamGap``.
 
         >>> events = client.subscribe("user-123", after=0, heartbeat=15)
         >>> next(events).type, next(events).type

@@ -72,7 +72,7 @@ def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
 
 
 def _ends(found: Found, noted: str, length: int, *, foreign: bool) -> dict[str, bytes]:
-    """Return what is noted of the history (``antiphon.wire.ends``), behind the archived messages."""
+    """Return the notes of the history (``antiphon.wire.ends``) with the archived messages before the present ones."""
     old = {name: b"" for name in found.fields if is_of_ends(name)}
     if foreign:
         return old

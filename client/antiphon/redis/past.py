@@ -203,7 +203,7 @@ class Past:
         )  # fmt: skip
 
     def _queued_event(self, turn: TurnRecord) -> Event:
-        where = {"session_id": turn.session_id, "turn_id": turn.turn_id}
+        where: dict[str, Any] = {"session_id": turn.session_id, "turn_id": turn.turn_id}
         with readable("The record of a turn", **where):
             return TurnQueued(
                 seq=turn.queued_seq, at=number(turn.fields.get("queued_at")), run=turn.run,

@@ -254,7 +254,7 @@ class Subscription(EventIterator):
         return event
 
     def _stand_at(self, seq: int) -> None:
-        """Go on after an event that the log does not have."""
+        """Continue after an event that the log does not have."""
         self.cursor, self._at, self._entry = seq, 0, None
         self._beginning = self._beginning and not seq
 

@@ -1,4 +1,4 @@
-"""Where a cursor stands in a history: with which event the history had how many messages (``include/ends.lua``).
+"""The place of a cursor in a history: with which event the history had how many messages (``include/ends.lua``).
 
 The notes are a text of ``<seq>:<messages> ``, in the order in which the history grew or was cut. It begins with
 ``<seq>~<messages> `` if something was not noted before that.
@@ -63,7 +63,7 @@ def read_ends(text: str, first: int) -> Ends:
 
 
 def whole_text(ends: Ends, seq: int, length: int) -> str:
-    """Return notes that stand alone: from where they begin up to the session's last event."""
+    """Return notes as a text of their own: from where they begin up to the session's last event."""
     end = End(seq, length)
     noted = ends.noted if ends.noted[-1:] == [end] else [*ends.noted, end]
     return f"{ends.begins.seq}~{ends.begins.length} " + _text(noted)

@@ -54,7 +54,9 @@ class Moves:
         self.accepted: Callable[[Turn], None] = lambda turn: None
         self.published: Callable[[str, list[bytes]], None] = lambda session, events: None
         self.woken: Callable[[Turn], None] = lambda turn: None
-        self.grown: Callable[[Session, int, int, int | None, int], None] = lambda *change: None
+        self.grown: Callable[[Session, int, int, int | None, int], None] = (
+            lambda session, seq, before, kept, last: None
+        )
         self.stopping: Callable[[str, str, str], None] = lambda turn, reason, keep: None
         self.event_position = 0
         self.events: dict[str, dict[str, KeptEvent]] = {}  # that were sent, by names and ids
