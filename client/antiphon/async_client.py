@@ -565,7 +565,7 @@ class AsyncClient:
         another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
         After a lost connection the client reconnects. If it has never reached Redis, it raises ``StoreUnavailable``
-        after 10 seconds. Events that are no longer kept come as a ``message`` event for each turn, or raise ``StreamGap``.
+        after 10 seconds. Events that are no longer kept come as a ``message`` for each turn, or raise ``StreamGap``.
 
         A cancelled ``anext`` loses nothing. ``await events.start()`` subscribes before the first event.
 

@@ -621,7 +621,7 @@ class Client(Synchronous[AsyncClient]):
         another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
         After a lost connection the client reconnects. If it has never reached Redis, it raises ``StoreUnavailable``
-        after 10 seconds. Events that are no longer kept come as a ``message`` event for each turn, or raise ``StreamGap``.
+        after 10 seconds. Events that are no longer kept come as a ``message`` for each turn, or raise ``StreamGap``.
 
         >>> events = client.subscribe("user-123", after=0, heartbeat=15)
         >>> next(events).type, next(events).type
