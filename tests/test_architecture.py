@@ -17,7 +17,7 @@ MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
-    "antiphon.async_client": 722,  # one class of 34 public names, most of it docstrings
+    "antiphon.async_client": 721,  # one class of 34 public names, most of it docstrings
     "antiphon.session.async_session": 705,  # one class of 50 public names, three fifths of it docstrings
 }
 LONG_FUNCTIONS: dict[str, int] = {}

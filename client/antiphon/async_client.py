@@ -49,7 +49,6 @@ from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
 from antiphon.redis.listing import list_due, list_sessions, list_suspended, list_turns
-from antiphon.redis.past import History, Past
 from antiphon.redis.results import as_completed, results
 from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.schedules import AsyncSchedules
@@ -578,7 +577,7 @@ class AsyncClient:
         cell, whose = self.connections.cell_of_session(where), _tenant(tenant)
         return Subscription(
             cell, self.connections.feed_of(cell), where, after, tenant=whose, heartbeat=heartbeat,
-            past=Past(History(cell, where, self.connections.archive), whose),
+            past=self.connections.past_of,
         )  # fmt: skip
 
     def subscribe_all(

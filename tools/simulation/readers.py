@@ -17,6 +17,7 @@ from antiphon.model import Message
 from antiphon.redis import past
 from antiphon.redis.past import History, Past
 from antiphon.redis.subscription import Subscription
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC
 from antiphon.wire.keys import Keys
 from antiphon.wire.records import Published, TurnRecord, turn_record
@@ -123,13 +124,14 @@ class Reader:
     """One reader. ``life`` is the session of its id that it reads, None before there was one."""
 
     def __init__(self, world: World, session: str, after: int | None) -> None:
-        self.session, self.feed = session, Feed()
+        self.session, self.feed, self._world = session, Feed(), world
         self.life = world.model.life_of(session) or None
-        self.events = Subscription(
-            Log(world), self.feed, SessionId(session), after, past=Past(Told(world, session))
-        )  # type: ignore[arg-type]
+        self.events = Subscription(Log(world), self.feed, SessionId(session), after, past=self._past)  # type: ignore[arg-type]
         self.parts: list[str] = []  # messages of an event that is still to come
         self.place = after  # the seq up to which it knows all; None before its first event
+
+    def _past(self, cell: Cell, session: SessionId, tenant: str | None) -> Past:
+        return Past(Told(self._world, session))
 
 
 class Readers:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from antiphon.input.request import AgentSpec, TurnRequest, encoded_turn, with_tr
 from antiphon.redis.archived import ArchiveReader
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
 from antiphon.redis.files import SessionFiles, is_large
+from antiphon.redis.past import PastOf, past_of
 from antiphon.session.background import on_background, when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
@@ -111,6 +113,7 @@ class Connections:
     ) -> None:
         self._queue = check_queue(queue)
         self.archive = None if archive is None else ArchiveReader(archive)
+        self.past_of: PastOf = partial(past_of, self.archive)
         self._open = lambda: open_cells(redis, prefix=prefix, **options)
         self._closed = False
         self.background = False  # whether they belong to the background loop alone, for synchronous calls

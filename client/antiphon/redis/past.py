@@ -8,8 +8,8 @@ page follows from the cursor alone, so that a reader may leave in the middle and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -222,3 +222,12 @@ def _up_to(messages: int, pieces: deque[Piece]) -> list[Piece]:
             return [one._replace(stop=one.start + messages)]
         found.append(one)
     return found
+
+
+PastOf: TypeAlias = Callable[[Cell, SessionId, str | None], Past]
+"""Returns the past of a session of this tenant."""
+
+
+def past_of(archive: ArchiveReader | None, cell: Cell, session_id: SessionId, tenant: str | None) -> Past:
+    """Return the past of a session in a cell, with what the archive has of it."""
+    return Past(History(cell, session_id, archive), tenant)

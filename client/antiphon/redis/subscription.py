@@ -18,8 +18,7 @@ import math
 import random
 import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Self, TypeVar
@@ -30,7 +29,7 @@ from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.input.values import parse_cursor
 from antiphon.model import TERMINAL
 from antiphon.redis.connections import Patience
-from antiphon.redis.past import Past
+from antiphon.redis.past import Past, PastOf
 from antiphon.session.streams import EventIterator, typed_event
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
@@ -69,14 +68,15 @@ class Subscription(EventIterator):
         *,
         tenant: str | None = None,
         heartbeat: float | timedelta | None = None,
-        past: Past | None = None,
+        past: PastOf | None = None,
     ) -> None:
         super().__init__(heartbeat)
         self.session_id = session_id
         self.cursor = parse_cursor(after)
         self._beginning = self.cursor == 0  # until something was given
-        self._past = past
-        self._instead: deque[Event] = deque()  # what takes the place of events that are no longer kept
+        self._past_of = past
+        self._past: Past | None = None  # most readers never need it
+        self._instead: Sequence[Event] = ()  # what takes the place of events that are no longer kept
         self._cell = cell
         self._feed = feed
         self._tenant = tenant
@@ -118,7 +118,7 @@ class Subscription(EventIterator):
         """Continue after this event, as after a ``StreamGap``. The channel stays subscribed."""
         self._entry, self._at, self._life, self.cursor, self._beginning = None, 0, b"", after, False
         self._log.clear()
-        self._instead.clear()
+        self._instead = ()
         self._behind = True
 
     async def aclose(self) -> None:
@@ -214,7 +214,8 @@ class Subscription(EventIterator):
 
     def _from_log(self, decode: Callable[[bytes], E]) -> E:
         if self._instead:
-            event = decode(self._instead.popleft().to_json())
+            event = decode(self._instead[0].to_json())
+            self._instead = self._instead[1:]
             self._stand_at(event.seq)
             return event
         seq, entry = self._log[0]
@@ -268,7 +269,7 @@ class Subscription(EventIterator):
         self._check_life(*life)
         with readable("The log of a session", session_id=self.session_id):
             began, last = int(first or 0), int(newest or 0)
-        if self._past is not None and await self._read_past(self._past, began, last, entries):
+        if self._past_of is not None and await self._read_past(self._past_of, last, entries):
             return []
         self.cursor = self.cursor or began  # a session's first event need not be number 1
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
@@ -278,21 +279,20 @@ class Subscription(EventIterator):
             self._at = _time(at_cursor[1])
         return entries[:PAGE]
 
-    async def _read_past(self, past: Past, began: int, newest: int, entries: list[tuple[int, bytes]]) -> bool:
+    async def _read_past(self, past_of: PastOf, newest: int, entries: list[tuple[int, bytes]]) -> bool:
         """Read what takes the place of events that are missing. Returns False if the log goes on at the cursor.
 
         The log was read first: what it loses meanwhile was read, and is given after this.
         """
         cursor, oldest = self.cursor or 0, entries[0][0] if entries else newest + 1
-        if self._life:
-            missing = cursor < newest and oldest > cursor + 1 and (cursor or self._beginning)
-        else:
-            missing = past.archived and (cursor or self._beginning)
-        if not missing:
+        if not (cursor or self._beginning) or (self._life and not cursor < newest >= oldest - 1 > cursor):
+            return False
+        past = self._past = self._past or past_of(self._cell, self.session_id, self._tenant)
+        if not (self._life or past.archived):
             return False
         found = await past.after(cursor, oldest if self._life else 0, beginning=self._beginning)
         if found:
-            self._instead.extend(found)
+            self._instead = found
         elif found is not None and self._life:
             self._stand_at(oldest - 1)
             return False
