@@ -22,6 +22,7 @@ from support.source_tree import ROOT
 from antiphon.bytestores.of_process import FileSettings
 from antiphon.encryption.keyring import EncryptionSettings
 from antiphon.errors import SettingsError
+from antiphon.wire.connection.moved import MoveSettings
 
 pytestmark = pytest.mark.main_path
 
@@ -32,9 +33,9 @@ WORKER = COMPOSE["services"]["worker"]
 GATEWAY = COMPOSE["services"]["gateway"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-CONTENT = {
+EVERYWHERE = {
     settings.variable(known.name)
-    for settings in (EncryptionSettings, FileSettings)
+    for settings in (EncryptionSettings, FileSettings, MoveSettings)
     for known in settings.declared()
 }
 
@@ -95,7 +96,7 @@ def test_the_compose_file_hands_on_every_setting_of_a_worker_and_no_other():
 
     settings = {Settings.variable(known.name) for known in Settings.declared()}
     ours = {name for name in environment() if name.startswith("ANTIPHON_")}
-    assert ours == settings | CONTENT
+    assert ours == settings | EVERYWHERE
     assert Settings.load(environ=environment()).redis_url == "redis://redis:6379/0"
 
 
@@ -106,7 +107,7 @@ def test_the_compose_file_hands_on_every_setting_of_a_gateway_except_its_port():
         "ANTIPHON_GATEWAY_PORT"
     }
     ours = environment(GATEWAY)
-    assert {name for name in ours if name.startswith(("ANTIPHON_ENCRYPTION_", "ANTIPHON_FILES"))} == CONTENT
+    assert {name for name in ours if name in EVERYWHERE} == EVERYWHERE
     assert {name for name in ours if name.startswith("ANTIPHON_GATEWAY_")} == settings
     with pytest.raises(SettingsError, match="Without keys"):
         GatewaySettings.load(environ={name: value for name, value in ours.items() if value})

@@ -39,7 +39,7 @@ from antiphon.redis.connections import ConnectionsByLoop
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import DEFAULT_TTL_SECONDS
 from antiphon.text import text_of
-from antiphon.wire.keys import Keys
+from antiphon.wire.cell import Cell
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -84,8 +84,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
     ) -> None:
         super().__init__(serde=serde)
-        self._keys = Keys(prefix_of(prefix))
-        self._connections = ConnectionsByLoop(redis, self._keys.prefix)
+        self._connections = ConnectionsByLoop(redis, prefix_of(prefix))
         self._seal = sealer_of()
         seconds = lifetime(ttl)
         seconds = DEFAULT_TTL_SECONDS if isinstance(seconds, UnsetType) else seconds
@@ -94,15 +93,16 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or the newest one of its thread, or None."""
         thread, space = _thread(config), _space(config)
-        redis = await self._redis(thread)
+        cell = await self._cell(thread)
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id is None:
             low, high = _within(CHECKPOINT, space)
-            names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=1)
+            redis: Any = cell.redis
+            names = await redis.zrevrangebylex(cell.keys.graph_index(thread), high, low, start=0, num=1)
             if not names:
                 return None
             checkpoint_id = _last_part(names[0])
-        return await self._read(redis, thread, space, checkpoint_id)
+        return await self._read(cell, thread, space, checkpoint_id)
 
     async def alist(
         self,
@@ -121,7 +121,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         async for thread, space, checkpoint_id in self._named(config):
             if (only and checkpoint_id != only) or (before_id and checkpoint_id >= before_id):
                 continue
-            one = await self._read(await self._redis(thread), thread, space, checkpoint_id)
+            one = await self._read(await self._cell(thread), thread, space, checkpoint_id)
             metadata = cast("dict[str, Any]", one.metadata) if one else {}
             if one is None or any(metadata.get(name) != value for name, value in (filter or {}).items()):
                 continue
@@ -169,14 +169,15 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete all that belongs to a thread."""
-        redis = await self._redis(thread_id)
-        await redis.delete(self._keys.graph_data(thread_id), self._keys.graph_index(thread_id))
+        cell = await self._cell(thread_id)
+        await cell.redis.delete(cell.keys.graph_data(thread_id), cell.keys.graph_index(thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all that belongs to a thread to another one, also between servers."""
-        redis = await self._redis(source_thread_id)
-        fields = await redis.hgetall(self._keys.graph_data(source_thread_id))
-        names = await redis.zrange(self._keys.graph_index(source_thread_id), 0, -1)
+        cell = await self._cell(source_thread_id)
+        redis: Any = cell.redis
+        fields = await redis.hgetall(cell.keys.graph_data(source_thread_id))
+        names = await redis.zrange(cell.keys.graph_index(source_thread_id), 0, -1)
         if fields:
             opened = {name: self._opened(source_thread_id, value) for name, value in fields.items()}
             await self._write(target_thread_id, opened, names)
@@ -226,8 +227,8 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
 
     # How it is stored.
 
-    async def _redis(self, thread: str) -> Any:
-        return (await self._connections.here()).cell_of_session(SessionId(thread)).redis
+    async def _cell(self, thread: str) -> Cell:
+        return (await self._connections.here()).cell_of_session(SessionId(thread))
 
     async def _write(
         self,
@@ -236,16 +237,17 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         names: Sequence[Any],
         once: dict[str, bytes] | None = None,
     ) -> None:
-        redis = await self._redis(thread)
-        pipe = redis.pipeline(transaction=True)
+        cell = await self._cell(thread)
+        data_key, index = cell.keys.graph_data(thread), cell.keys.graph_index(thread)
+        pipe = cell.redis.pipeline(transaction=True)
         if fields:
             sealed = {name: self._sealed(thread, one) for name, one in fields.items()}
-            pipe.hset(self._keys.graph_data(thread), mapping=sealed)
+            pipe.hset(data_key, mapping=sealed)
         for name, data in (once or {}).items():
-            pipe.hsetnx(self._keys.graph_data(thread), name, self._sealed(thread, data))
+            pipe.hsetnx(data_key, name, self._sealed(thread, data))
         if names:
-            pipe.zadd(self._keys.graph_index(thread), dict.fromkeys(names, 0))
-        for key in (self._keys.graph_data(thread), self._keys.graph_index(thread)):
+            pipe.zadd(index, dict.fromkeys(names, 0))
+        for key in (data_key, index):
             if self._ttl_ms is None:
                 pipe.persist(key)
             else:
@@ -259,19 +261,25 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
             async for one in self._of_thread(_thread(config), space):
                 yield one
             return
-        beginning = self._keys.graph_index("")
         for cell in (await self._connections.here()).cells:
-            async for key in cast(
-                "AsyncIterator[bytes]", cell.redis.scan_iter(match=f"{beginning}*", count=PAGE)
-            ):
-                async for one in self._of_thread(text_of(key)[len(beginning) :], None):
-                    yield one
+            seen = set[str]()  # a search gives a key again, at the latest where a cell has moved
+            pattern, part = (
+                cell.keys.graph_index("*"),
+                cell.keys.graph_index("").removeprefix(cell.keys.prefix),
+            )
+            async for key in cast("AsyncIterator[bytes]", cell.redis.scan_iter(match=pattern, count=PAGE)):
+                thread = text_of(key).partition(part)[2]
+                if thread not in seen:
+                    seen.add(thread)
+                    async for one in self._of_thread(thread, None):
+                        yield one
 
     async def _of_thread(self, thread: str, space: str | None) -> AsyncIterator[tuple[str, str, str]]:
         low, high = _within(CHECKPOINT) if space is None else _within(CHECKPOINT, space)
-        redis = await self._redis(thread)
+        cell = await self._cell(thread)
+        redis: Any = cell.redis
         while True:
-            names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=PAGE)
+            names = await redis.zrevrangebylex(cell.keys.graph_index(thread), high, low, start=0, num=PAGE)
             for name in names:
                 _, found, checkpoint_id = text_of(name).split(END)
                 yield thread, found, checkpoint_id
@@ -279,12 +287,13 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
                 return
             high = b"(" + names[-1]
 
-    async def _read(self, redis: Any, thread: str, space: str, checkpoint_id: str) -> CheckpointTuple | None:
-        key = self._keys.graph_data(thread)
+    async def _read(self, cell: Cell, thread: str, space: str, checkpoint_id: str) -> CheckpointTuple | None:
+        redis: Any = cell.redis
+        key = cell.keys.graph_data(thread)
         low, high = _within(WRITE, space, checkpoint_id)
         pipe = redis.pipeline(transaction=True)
         pipe.hget(key, _name(CHECKPOINT, space, checkpoint_id))
-        pipe.zrangebylex(self._keys.graph_index(thread), low, high)
+        pipe.zrangebylex(cell.keys.graph_index(thread), low, high)
         data, names = await pipe.execute()
         if data is None:
             return None

@@ -255,7 +255,7 @@ async def test_another_login_is_used_where_the_setting_names_it(secured, other, 
             StoreUnsupported, match=f"does not send its password .* set {MOVED_URLS_VARIABLE}"
         ):
             await client.snapshot("s")
-        monkeypatch.setenv(MOVED_URLS_VARIABLE, f"redis://elsewhere:1,{new['admin'].removesuffix('/0')}")
+        monkeypatch.setenv(MOVED_URLS_VARIABLE, f"redis://elsewhere:1, {new['admin'].removesuffix('/0')}")
         assert (await client.snapshot("s")).session_id == "s"
         (cell,) = client.connections.cells
         assert await cell.redis.execute_command("ACL WHOAMI") == "admin"

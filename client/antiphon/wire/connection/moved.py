@@ -133,9 +133,8 @@ def _stretched(secret: str, salt: str) -> bytes:
 
 def moved_urls() -> list[str]:
     """Return the URLs of `MOVED_URLS_VARIABLE`."""
-    return [
-        url for url in re.split(r",(?=\s*[a-z+]+://)", os.environ.get(MOVED_URLS_VARIABLE, "")) if url.strip()
-    ]
+    urls = re.split(r",(?=\s*[a-z+]+://)", os.environ.get(MOVED_URLS_VARIABLE, ""))
+    return [url.strip() for url in urls if url.strip()]
 
 
 def _same(one: str, other: str) -> bool:
