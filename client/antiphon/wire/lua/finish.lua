@@ -31,8 +31,8 @@ for name, value in pairs({variables = variables, window = window, summary = summ
 end
 if cut_to or length then note_ends(FREE, life[6], tonumber(seq), cut_to and before or length - number, cut_to, seq + #bodies, length or 0) end
 if service ~= '' then redis.call('HSET', key_turn(turn), 'service', service) end
-if calls == 'untold' then untold(session, turn) elseif calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
-if memories ~= '' then to_index(session, turn, memories, now) end
+local function note_rest() if memories ~= '' then to_index(session, turn, memories, now) end if calls == 'untold' then untold(session, turn) elseif calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end end
+if calls .. memories ~= '' then note_rest() end
 redis.call('HDEL', key_held(holder), session)
 f.error = error
 local head = conclude(session, turn, status, now, publish(session, now, bodies, seq, unpack(FREE)), tonumber(keep_events),
