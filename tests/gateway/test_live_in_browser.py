@@ -281,6 +281,27 @@ def test_variants_of_a_turn_are_started_and_shown_beside_it(operation):
     assert [one for one in page.wrong() if "/variants" not in one] == []
 
 
+def test_the_sub_agents_of_a_turn_are_shown_while_they_run(operation):
+    page, stage = operation.page, operation.stage
+    operation.start_worker(SUB_AGENTS="1")
+    operation.submit_and_wait("s", "Hello")
+    operation.submit("s", "tool:understudy gate:g Look it up")
+    page.open("#/sessions/s")
+    page.shows("article:last-child", "understudy: began")
+    assert page.run(READ_ABOUT, "tree.js") == []
+    assert page.run("return document.querySelector('article:first-child .below').hidden") is True
+    page.run("document.querySelector('article:last-child .below').open = true")
+    page.shows(".tree", "1 sub-agent", "understudy", "Running")
+    assert page.run(PROBLEMS) == []
+    stage.open("g")
+    page.shows(".tree", "understudy", "Finished", "tokens")
+    page.run("document.querySelector('.tree a').click()")
+    page.shows("#turns", "gate:g Look it up")
+    assert page.run("return location.hash").startswith("#/sessions/child-")
+    page.open("#/sessions/s")
+    page.shows("article:last-child .below", "Sub-agents")
+
+
 def test_a_failed_turn_is_requeued(operation):
     page = operation.page
     operation.start_worker()

@@ -26,8 +26,9 @@ def make_app(
     providers: dict[str, Any] | None = None,
     search: bool = False,
     keep_requests: bool = False,
+    sub_agents: bool = False,
 ) -> App:
-    """An App with the agent ``support``."""
+    """An App with the agent ``support``. With ``sub_agents`` it can ask another one: ``tool:understudy``."""
 
     @tool
     async def survey(text: str, context: Context) -> str:
@@ -43,8 +44,10 @@ def make_app(
         """Pay back."""
         return f"refunded {text}"
 
+    understudy = Agent("stage", "stage-1", name="understudy", tools=[survey])
+    tools: list[Any] = [survey, refund, *([understudy.as_tool()] if sub_agents else [])]
     return App(
-        agents=[Agent("stage", "stage-1", name="support", tools=[survey, refund], memory=memory)],
+        agents=[Agent("stage", "stage-1", name="support", tools=tools, memory=memory)],
         providers={"stage": StageModel(stage), **(providers or {})},
         search=search,
         keep_requests=keep_requests,
@@ -56,4 +59,5 @@ if "STAGE" in os.environ:  # a worker process
         Stage(Path(os.environ["STAGE"])),
         search="ANTIPHON_ARCHIVE" in os.environ,
         keep_requests="KEEP_REQUESTS" in os.environ,
+        sub_agents="SUB_AGENTS" in os.environ,
     )

@@ -27,10 +27,15 @@ AT_ONCE = 16
 
 
 async def info_of(cells: Cells, record: TurnRecord) -> TurnInfo:
-    """Return a turn, with what all turns below it have used. Raises ``CorruptRecord`` and ``StoreError``."""
+    """Return a turn, with what all turns below it have used, and without those of their calls that are decided.
+
+    Raises ``CorruptRecord`` and ``StoreError``.
+    """
     info = turn_info(record)
     if children_of(record):
-        info.total_usage = (await tree_of(cells, record)).total_usage
+        reader = _Reader(cells)
+        info.total_usage = (await reader.tree(record, None)).total_usage
+        info.calls = [call for call in info.calls if reader.waits_for(call.call_id)]
     return info
 
 
@@ -45,9 +50,17 @@ class _Reader:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._calls: dict[str, set[str]] = {}  # that the turns below wait for
+
+    def waits_for(self, call_id: str) -> bool:
+        """Return whether a call is pending, also one of a turn below: a decision is in that one's record first."""
+        turn, _, own = call_id.partition(":")
+        return turn not in self._calls or own in self._calls[turn]
 
     async def tree(self, record: TurnRecord, parent: ParentTurn | None) -> TurnTree:
         info = turn_info(record)
+        if parent is not None:
+            self._calls[info.turn_id] = {call.call_id for call in info.calls}
         found = await asyncio.gather(*(self._below(child, record) for child in children_of(record)))
         children = sorted(filter(None, found), key=lambda one: (one.started or float("inf"), one.turn_id))
         usage = info.usage if parent is None or record.status in TERMINAL else _used_so_far(record)

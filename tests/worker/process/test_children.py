@@ -378,6 +378,22 @@ async def test_the_only_call_of_that_id_is_answered_by_the_id_alone(place):
             await turn.approve("unknown")
 
 
+async def test_a_call_that_was_decided_is_not_shown_at_the_parent_while_the_child_waits_for_another(place):
+    def two(request):
+        last = request.messages[-1]
+        return "Done." if last.role == "tool" else [tool_call("refund"), tool_call("refund")]
+
+    desk = Desk(answers=(two,), tools=[asking("refunded")])
+    async with place(desk) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+        first, second = await _pending(turn, 2)
+        await turn.approve(first.call_id)
+        assert [call.call_id for call in (await turn.info()).calls] == [second.call_id]
+        await turn.approve(second.call_id)
+        assert (await turn.info()).calls == []
+        assert (await turn.result(20)).tool_calls[0].result == "Done."
+
+
 async def test_a_call_two_levels_below_is_answered_at_the_turn_above_all(place):
     deep = Agent(script(_after_its_tool, repeat=True), "any", name="deep", tools=[asking("refunded")])
     desk = Desk()

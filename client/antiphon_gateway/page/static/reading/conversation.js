@@ -72,7 +72,7 @@ export class Conversation {
     if (!turn) return;
     const { status, attempt, started, ended: end, created, due, usage, metadata } = info;
     if (!turn.live) Object.assign(turn, { status, attempt: attempt ?? 0, started, ended: end, usage });
-    Object.assign(turn, { created, due, metadata });
+    Object.assign(turn, { created, due, metadata, below: turn.below || info.total_usage !== undefined });
     if (turn.status === "failed") turn.error = { code: info.code ?? "", text: info.error ?? "", service: info.service };
     if (turn.status === "cancelled") turn.stopped = { ...turn.stopped, reason: info.error ?? "" };
     this.#touch(turn);
@@ -101,6 +101,7 @@ export class Conversation {
 
   #apply(turn, event) {
     turn.live = true;
+    if (event.type === "child_event") turn.below = true;
     this.#touch(turn);
     const step = event.step || 1;
     if (event.type in SPOKEN) return void this.#speak(turn, step, SPOKEN[event.type], event.text);

@@ -17,13 +17,14 @@ export class TurnView {
     this.pieces = h("div", { class: "pieces" });
     this.output = new Json("Structured output");
     this.received = new Folded("What the model received", () => import("../panels/requests.js"), { look: "json received", given: () => this.turn.id });
+    this.below = new Folded("Sub-agents", () => import("../panels/tree.js"), { look: "json below", given: () => this.turn });
     this.variants = new Folded("Variants", () => import("../panels/variants.js"), { look: "json again", given: () => this.turn });
     this.mark = h("p", { class: "mark" });
     this.pill = h("span", { class: "pill" });
     this.facts = h("span", { class: "facts" });
     this.buttons = h("span", { class: "buttons" });
     this.foot = h("footer", {}, this.pill, this.facts, this.buttons);
-    this.node = h("article", { class: "turn", "aria-label": "Turn" }, this.asked, this.pieces, this.output.node, this.mark, this.foot, this.received.node, this.variants.node);
+    this.node = h("article", { class: "turn", "aria-label": "Turn" }, this.asked, this.pieces, this.output.node, this.mark, this.foot, this.below.node, this.received.node, this.variants.node);
     this.requeue = this.#button("Requeue", () => actions.requeue(this.turn));
     this.remove = this.#button("Cancel", () => actions.cancel(this.turn));
     this.turn = turn;
@@ -39,6 +40,7 @@ export class TurnView {
     arrange(this.pieces, turn.pieces, (piece) => piece.key, (piece) => viewOf(piece, this));
     this.output.update(turn.output);
     this.#updateMark(turn);
+    show(this.below.node, turn.below === true);
     show(this.variants.node, turn.id !== "" && ended(turn));
     show(this.received.node, turn.id !== "" && turn.steps + turn.attempt > 0);
     this.#updateFoot(turn);
