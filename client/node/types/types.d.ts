@@ -284,6 +284,7 @@ export interface TurnInfo {
   waits?: Wait[];
   feedback?: Feedback | null;
   route?: Route | null;
+  total_usage?: Usage | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -390,6 +391,10 @@ export interface StoredFile {
   name?: string | null;
   by?: string | null;
   data?: string;
+}
+/** The turns of a session as a diagram in the language Mermaid. */
+export interface SessionGraph {
+  mermaid: string;
 }
 /** The stored files of a session, ordered by id. */
 export interface FileList {
@@ -558,6 +563,20 @@ export interface TurnsQuery {
 export interface TurnPage {
   turns: TurnInfo[];
 }
+/** A turn at the moment of reading, with the child turns of its last run, each with its own ``session_id``. */
+export interface TurnTree {
+  turn_id: string;
+  session_id: string;
+  status: Status;
+  agent?: string | null;
+  call_id?: string;
+  started?: number | null;
+  ended?: number | null;
+  code?: string | null;
+  usage?: Usage;
+  total_usage?: Usage;
+  children?: TurnTree[];
+}
 /** One run of a turn: its first, or one that began when the failed turn was requeued. */
 export interface TurnRun {
   run: number;
@@ -656,6 +675,7 @@ export interface RatedTurn {
   waits?: Wait[];
   feedback?: Feedback | null;
   route?: Route | null;
+  total_usage?: Usage | null;
   revision?: string;
   conversation?: Message[];
 }
@@ -777,6 +797,7 @@ export interface FailedTurn {
   waits?: Wait[];
   feedback?: Feedback | null;
   route?: Route | null;
+  total_usage?: Usage | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -1213,6 +1234,8 @@ export interface Operations {
   rewind_session: { asked: { session: string } & Rewind; answer: undefined };
   /** Read the ended turns of a session as recordings, to replay them in a test */
   record_session: { asked: { session: string }; answer: SessionRecording };
+  /** Draw the last 100 turns of a session with their agents, hand-offs and child turns, as a Mermaid diagram */
+  graph_session: { asked: { session: string }; answer: SessionGraph };
   /** List the stored files of a session: those that were added, and those of messages and tools */
   list_files: { asked: { session: string }; answer: FileList };
   /** Remove a stored file; messages that name it stay */
@@ -1227,6 +1250,8 @@ export interface Operations {
   list_turns: { asked: { session: string } & TurnsQuery; answer: TurnPage };
   /** Read a turn: its input, its state and its output */
   show_turn: { asked: { turn: string }; answer: TurnInfo };
+  /** Read a turn with its child turns, and theirs: their states, times and usage */
+  show_tree: { asked: { turn: string }; answer: TurnTree };
   /** Read the runs of a turn, the first one first: a failed turn that is requeued has a further one */
   show_runs: { asked: { turn: string }; answer: TurnRun[] };
   /** Wait for the end of a turn, and return its response or its error */

@@ -12,13 +12,13 @@ pytestmark = pytest.mark.one_server
 
 async def read(cell, monkeypatch, page):
     """The numbers of the steps that have finished, and how often Redis was asked."""
-    asked, xrange = [], cell.redis.xrange
+    asked, log = [], cell.log
 
     async def counted(*given, **options):
         asked.append(given)
-        return await xrange(*given, **options)
+        return await log(*given, **options)
 
-    monkeypatch.setattr(cell.redis, "xrange", counted)
+    monkeypatch.setattr(cell, "log", counted)
     monkeypatch.setattr(inspection, "PAGE", page)
     events = await turn_log(cell, await cell.turn(TurnId("t1")))
     return [event.step for event in events if event.type == "step_finished"], len(asked)

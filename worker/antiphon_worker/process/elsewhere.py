@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from antiphon.a2a import RemoteAgent
+from antiphon.ext.turns import TurnFunction
 from antiphon.input.request import AgentSpec
 from antiphon.mcp import MCP, Requester
 from antiphon.redis.cells import Cells
@@ -19,6 +20,7 @@ from antiphon_worker.process.budgets import Attempt
 from antiphon_worker.process.children import STOPPED, Children, stop_children
 from antiphon_worker.process.journal import TurnJournal
 from antiphon_worker.process.lease import Lease
+from antiphon_worker.providers.base import Provider
 
 log = logging.getLogger("antiphon.worker")
 CANCEL_SECONDS = 5.0
@@ -27,11 +29,12 @@ _cancelling: set[asyncio.Task[None]] = set()
 
 
 async def offer_elsewhere(
-    inp: LoopInput, cells: Cells, observer: Observer | None, app: App, agent: AgentSpec, attempt: Attempt,
-    journal: TurnJournal,
+    inp: LoopInput, provider: Provider, cells: Cells, observer: Observer | None, app: App, agent: AgentSpec,
+    attempt: Attempt, journal: TurnJournal,
 ) -> None:  # fmt: skip
     """Let the model, tools and functions call what runs elsewhere, in an attempt at a turn."""
-    inp.begin_children = partial(Children, cells, app, attempt, journal)
+    if inp.tools or isinstance(provider, TurnFunction):
+        inp.begin_children = partial(Children, cells, app, attempt, journal)
     if app.children:
         Children(cells, app, attempt, journal).offer(inp)
     if any(isinstance(one, RemoteAgent) for one in inp.tools):

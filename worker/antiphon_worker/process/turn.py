@@ -313,8 +313,8 @@ class TurnAttempt:
         history = loaded_history(self._cell, turn, agent)
         if charge.handed is not None or agent.handoffs:
             charge.prepare(inp, agent, history, app)
-        await offer_elsewhere(inp, self._runner.cells, self._runner.observer, app, agent, attempt, journal)
-        lease, offer = self._lease, self._runner.recalls.offer
+        lease, runner, offer = self._lease, self._runner, self._runner.recalls.offer
+        await offer_elsewhere(inp, provider, runner.cells, runner.observer, app, agent, attempt, journal)
         self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
         done = await run_turn(provider, inp, history, app.toolbox, journal, self._sink, context, decisions)
         if isinstance(done, Suspended):
