@@ -41,7 +41,7 @@ from antiphon_worker.providers.stream.sse import EventSplitter
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
-MOST_COMMANDS = {"submit": 20, "claim": 21, "emit 1": 5, "emit 4": 11, "finish": 25, "renew": 7}
+MOST_COMMANDS = {"submit": 20, "claim": 20, "emit 1": 5, "emit 4": 11, "finish": 25, "renew": 7}
 # … and for each turn of `submit_many`, of which a call submits this many.
 MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
@@ -153,6 +153,8 @@ async def test_turns_that_wait_are_claimed_eight_at_a_time(cell, redis):
         claims = [await cell.take(limit=8) for _ in range(3)]
     assert [len(one.turns) for one in claims] == [8, 8, 4]
     assert costs["scripts"] == 3
+    assert costs["incrby"] == 3, "a call reserves all its fences at once"
+    assert costs["lrange"] == 20, "a new turn has a history, and no journal"
 
 
 async def test_no_script_runs_more_commands_than_it_did(redis_url, redis):

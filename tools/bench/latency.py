@@ -28,6 +28,7 @@ async def measure(plan: Plan, result: Result) -> None:
         busy = [_probe(built, number) for _ in range(plan.rounds)]
         built.stop(feeder)
         _rows(result, "half load", busy)
+        result.add("half load: other turns", "turns", capacity / 2, "a second")
     result.remarks.append(
         f"Half load is {capacity / 2:,.0f} turns/s in one worker process, half of what it can do."
     )

@@ -49,6 +49,26 @@ async def test_a_repeated_claim_leaves_out_what_was_finished_or_reaped_since(cel
         await cell.end(turn)
 
 
+async def test_each_turn_of_a_claim_has_a_fence_of_its_own_and_later_ones_are_higher(cell):
+    for number in range(5):
+        await cell.put(f"t{number}", f"s{number}")
+    turns = [turn for limit in (3, 8) for turn in (await cell.take(limit=limit)).turns]
+    numbers = [int(turn.fence.partition("-")[0]) for turn in turns]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 5
+    for turn in turns:
+        assert await cell.end(turn)
+
+
+async def test_a_turn_that_was_drained_brings_its_journal(cell):
+    turn = await cell.started()
+    await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body()])
+    assert await cell.give_back(turn, "drain")
+    again = await cell.take_one("w2")
+    assert (again.attempt, again.journal) == (1, [b"one"])
+    assert await cell.end(again)
+
+
 async def test_a_newer_claim_of_the_same_worker_does_not_bring_older_turns_again(cell):
     await cell.put("t1", "s1")
     await cell.put("t2", "s2")

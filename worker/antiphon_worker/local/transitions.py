@@ -53,6 +53,7 @@ class Claim(NamedTuple):
     now: int
     only: str
     app: str
+    most: int
     most_alone: int
     taken: list[Turn]
     alone: list[Turn]
@@ -262,7 +263,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             taken = [one.inbox[0] for one in held if one.record.text("fence").endswith(token)]
             alone = [one.inbox[0] for one in held if one.alone == token]
             return _claimed(taken, alone, now, self.promotions)
-        claim = Claim(worker, token, lease_ms, now, only, app, most_alone, taken, alone, [])
+        claim = Claim(worker, token, lease_ms, now, only, app, most, most_alone, taken, alone, [])
         if only:
             self._leave_queue(self.turns[only])
             self._try(self.turns[only], claim)
@@ -298,8 +299,10 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
 
     def _take(self, turn: Turn, claim: Claim) -> Turn:
         session, record, worker, now = turn.session, turn.record, claim.worker, claim.now
-        self.fences += 1
-        fence, self.tokens[worker] = f"{self.fences}-{claim.token}", claim.token
+        if not claim.taken:
+            self.fences += claim.most  # a call reserves the numbers of all fences that it may need
+        number = self.fences - claim.most + len(claim.taken) + 1
+        fence, self.tokens[worker] = f"{number}-{claim.token}", claim.token
         session.look_at, stop = now + claim.lease_ms, record.get("cancel", b"")
         session.record.put(
             fence=fence, holder=worker, lease=session.look_at, turn=turn.id, batch=0, stop=stop

@@ -37,7 +37,7 @@ async def offer_elsewhere(
         inp.begin_children = partial(Children, cells, app, attempt, journal)
     if app.children:
         Children(cells, app, attempt, journal).offer(inp)
-    if any(isinstance(one, RemoteAgent) for one in inp.tools):
+    if inp.tools and any(isinstance(one, RemoteAgent) for one in inp.tools):
         from antiphon_worker.a2a import bound_tools
 
         inp.tools = bound_tools(inp.tools, attempt.turn.tenant or None, attempt.request.user)

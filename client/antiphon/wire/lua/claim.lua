@@ -13,7 +13,7 @@ local MOST_ENTRIES = 1000
 local start_alone_ms = math.max(tonumber(lease_ms), 30000)
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone, damaged, others = {}, {}, {}, {}, {}
-local left -- of a queue: what stays where it stands
+local left, last_fence -- what stays where it stands in a queue; the number of the last fence
 local suspended, promotions = unpack(redis.call('MGET', key_rq_suspended(), key_promotions()))
 
 -- What a first call with this token has taken.
@@ -54,24 +54,20 @@ local function take(turn, f) -- @often
   local s = redis.call('HMGET', key_session(session), 'holder', 'seq', 'pins', unpack(OF_SESSION))
   local holder, seq, pins = table.remove(s, 1), table.remove(s, 1), table.remove(s, 1)
   if (s[1] or '') ~= '' then return end
-  if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then
-    left[#left + 1] = turn
-    return
-  end
+  if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then return table.insert(left, turn) end
   -- RQ's scheduler has offered a retry: its tenant may have to wait for a place.
   if status == 'retrying' and share_of(f.tenant, f.priority) then return offer(session, turn, now, true) end
   if tonumber(f.crashes) >= 2 and only == '' then
-    if #alone >= tonumber(max_alone) then
-      left[#left + 1] = turn
-      return
-    end
+    if #alone >= tonumber(max_alone) then return table.insert(left, turn) end
     redis.call('ZADD', key_active(), now + start_alone_ms, session)
     hold(session, holder, 'alone-' .. token)
     redis.call('HSET', key_session(session), 'holder', worker)
     alone[#alone + 1] = turn
     return
   end
-  s[1], s[2] = redis.call('INCR', key_fence()) .. '-' .. token, f.cancel or ''
+  last_fence = last_fence and last_fence + 1 or redis.call('INCRBY', key_fence(), max) - max + 1 -- all that the call may need
+  s[1], s[2] = last_fence .. '-' .. token, f.cancel or ''
+  local is_new = f.run == '1' and f.attempt == '0' and not f.started_at -- it has no journal
   f.attempt = string.format('%.0f', f.attempt + 1)
   if (f.app or '') == '' then f.app = (pins or '') == '' and not promotions and app or '' end
   redis.call('ZADD', key_active(), now + lease_ms, session)
@@ -83,7 +79,7 @@ local function take(turn, f) -- @often
   redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', f.attempt, 'first_seq', f.first_seq or seq,
     'started_at', f.started_at, 'worker', worker, 'execution', s[1], 'app', f.app)
   rq_view(turn, 'running', now, nil, f)
-  turns[#turns + 1] = load(session, turn, s, f, now)
+  turns[#turns + 1] = load(session, turn, s, f, now, is_new)
 end
 
 -- Release the session of a turn that could not be taken. In an outage the turn is put back into its queue.
