@@ -24,4 +24,9 @@ def tree(root: str = "level-0") -> Agent:
     return agent
 
 
+def turns_of(found, depth=0):
+    """Return the turns of a ``TurnTree`` as a list, with their depths."""
+    return [(depth, found), *(below for child in found.children for below in turns_of(child, depth + 1))]
+
+
 app = App(agents=[tree()])

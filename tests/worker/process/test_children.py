@@ -18,7 +18,7 @@ from support.eventually import wait_until_async
 from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
 from support.source_tree import ROOT
-from support.trees import DEPTH, WIDTH, tree
+from support.trees import DEPTH, WIDTH, tree, turns_of
 
 from antiphon import Agent, tool
 from antiphon.cli.main import main
@@ -496,6 +496,11 @@ async def test_trees_of_depth_three_end_as_one_while_workers_are_killed(processe
             assert response.text == " ".join(["leaf"] * WIDTH**DEPTH)
         for session in [f"s{number}" for number in range(TREES)]:
             await _whole(client, session, DEPTH)
+        for turn, response in zip(turns, await ended, strict=True):
+            found = await turn.tree()
+            below = [one for depth, one in turns_of(found) if depth]
+            assert len(below) == sum(WIDTH**depth for depth in range(1, DEPTH + 1))
+            assert found.total_usage == sum((one.usage for one in below), response.usage)
     assert killed > 1
 
 

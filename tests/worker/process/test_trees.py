@@ -7,7 +7,7 @@ import pytest
 from support.broken_off import BrokenOff
 from support.eventually import wait_until_async
 from support.here import running_worker
-from support.trees import DEPTH, WIDTH, tree
+from support.trees import DEPTH, WIDTH, tree, turns_of
 from worker.process.test_children import ASK, Desk, Gate, local, on_workers
 
 from antiphon import Agent
@@ -28,11 +28,6 @@ def place(request, redis_url):
     return lambda desk: request.param(desk, redis_url)
 
 
-def flat(one, depth=0):
-    """A tree as a list of its turns with their depths."""
-    return [(depth, one), *(below for child in one.children for below in flat(child, depth + 1))]
-
-
 def used(tokens, cost=None):
     return Usage(input_tokens=tokens, cost=cost)
 
@@ -44,7 +39,7 @@ async def test_a_tree_has_each_turn_once_and_what_all_of_them_have_used(place):
         turn = await session_of("s").submit("Go.")
         response = await turn.result(60)
         found, info = await turn.tree(), await turn.info()
-    turns = flat(found)
+    turns = turns_of(found)
     assert len({one.turn_id for _, one in turns}) == len(turns) == MOST
     depths = [depth for depth, _ in turns]
     assert [depths.count(depth) for depth in range(DEPTH + 1)] == [WIDTH**depth for depth in range(DEPTH + 1)]
