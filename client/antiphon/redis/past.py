@@ -72,6 +72,10 @@ class History:
             return None
         return decode_history(self._cell.seal.open_all(self.session_id, "message", page), start)
 
+    def let_go(self) -> None:
+        """Keep nothing of the archived copy: the reader has all of it."""
+        self._copy = None
+
     async def turns(self, newest: int, count: int) -> list[TurnRecord]:
         """Return ``count`` of the turns of the session, before its ``newest`` ones."""
         key = self._cell.keys.turns(self.session_id)
@@ -120,6 +124,8 @@ class Past:
             events = await self._page(plan)
             if events is not None:
                 plan.cursor = events[-1].seq if events else cursor
+                if not plan.pieces:
+                    self._history.let_go()
                 return events
             self._plan = None
 

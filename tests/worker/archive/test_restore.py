@@ -287,6 +287,7 @@ async def test_any_cursor_resumes_in_a_session_that_was_archived(archiving, own)
         following = client.subscribe("s", after=1)
         told = [(await anext(following)).messages[0].text for _ in range(3)]
         assert told == ["hello words:10", "again", "and on"]
+        assert following._past._history._copy is None, "it has all of the copy"
         with pytest.raises(StreamGap):  # no event of the session has this number
             await anext(client.subscribe("s", after=events[-1].seq + 1))
         waiting = asyncio.create_task(anext(following))

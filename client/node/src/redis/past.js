@@ -29,11 +29,13 @@ export function missed({ ends, first, length, cursor, before, beginning = false 
   const begins = noted[0]?.mark === "~" ? /** @type {{ seq: number, size: number }} */ (noted.shift()) : { seq: first, size: 0 };
   if (!beginning && (cursor < begins.seq || (length && !noted.length && !begins.size))) return undefined;
   /** @type {Piece[]} */
-  let pieces = begins.size ? [{ seq: begins.seq, start: 0, stop: begins.size }] : [];
+  const pieces = begins.size ? [{ seq: begins.seq, start: 0, stop: begins.size }] : [];
   let [top, low, cutAt] = [begins.size, beginning ? 0 : begins.size, 0];
   for (const { seq, size } of noted) {
     if (size > top) pieces.push({ seq, start: top, stop: size });
-    pieces = pieces.filter(({ start }) => start < size).map((one) => ({ ...one, stop: Math.min(one.stop, size) }));
+    while ((pieces.at(-1)?.start ?? -1) >= size) pieces.pop();
+    const newest = pieces.at(-1);
+    if (newest) newest.stop = Math.min(newest.stop, size);
     top = size;
     if (seq <= cursor && !beginning) low = size;
     else if (size < low) [low, cutAt] = [size, cutAt && seq >= before ? cutAt : seq];
@@ -48,11 +50,16 @@ export function missed({ ends, first, length, cursor, before, beginning = false 
 }
 
 /** One piece for each event. @param {Piece[]} pieces */
-const merged = (pieces) =>
-  pieces.reduce((found, one) => {
+function merged(pieces) {
+  /** @type {Piece[]} */
+  const found = [];
+  for (const one of pieces) {
     const last = found.at(-1);
-    return last?.seq === one.seq ? [...found.slice(0, -1), { ...last, stop: one.stop }] : [...found, one];
-  }, /** @type {Piece[]} */ ([]));
+    if (last?.seq === one.seq) found[found.length - 1] = { ...last, stop: one.stop };
+    else found.push(one);
+  }
+  return found;
+}
 
 /** The past of a session for one reader of it. */
 export class Past {
