@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -13,24 +14,19 @@ from antiphon.errors import LimitReached
 from antiphon.model import Item, Message, ToolResult
 from antiphon.redis.files import SessionFiles, has_contents, is_unfilled, marked
 
+T = TypeVar("T")
 
-class TurnFiles:
-    """The files of the session whose turn runs, ``opened`` for the first message that names one.
 
-    ``patiently`` repeats a call while Redis is unreachable.
-    """
-
-    def __init__(
-        self,
-        opened: Callable[[], SessionFiles],
-        patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
-    ) -> None:
-        self._opened = opened
-        self._patiently = patiently
+class TurnFiles(ABC):
+    """The files of the session whose turn runs, opened for the first message that names one."""
 
     @cached_property
-    def _files(self) -> SessionFiles:
-        return self._opened()
+    @abstractmethod
+    def _files(self) -> SessionFiles: ...
+
+    @abstractmethod
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while Redis is unreachable."""
 
     async def filled(self, messages: list[Message]) -> list[Message]:
         """Return the messages as a model service receives them, with the contents of stored files."""

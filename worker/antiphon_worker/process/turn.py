@@ -47,7 +47,7 @@ from antiphon_worker.process.budgets import Attempt, Budgets, Held
 from antiphon_worker.process.children import Kin
 from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.elsewhere import offer_elsewhere, stop_elsewhere
-from antiphon_worker.process.files import files_of
+from antiphon_worker.process.files import LeasedFiles
 from antiphon_worker.process.history import (
     asked_agent,
     loaded_history,
@@ -299,7 +299,7 @@ class TurnAttempt:
         part.messages, variables = request.messages, charge.variables(before, journal.entries)
         inp = loop_input(agent, part, tools, system, variables, rules, meter)
         inp.timeouts, inp.gate, inp.hooks = agent.timeouts or app.timeouts, self._runner.gate, hooks
-        inp.files = files_of(self._cell, self._lease, request.user)
+        inp.files = LeasedFiles(self._cell, self._lease, request.user)
         if agent.fallback:
             inp.fallback = self._tries.fallback(agent, app)
         provider = await self._runner.budgets.charged(provider, inp, agent, app, attempt)
