@@ -6,7 +6,7 @@ from functools import cache
 
 from support import stage
 
-from antiphon.wire import cell
+from antiphon.wire import scripts
 from antiphon.wire.scripts import Script, load_script
 
 
@@ -17,5 +17,5 @@ def other_text(name: str, clock: str = "clock", cluster: bool = False) -> Script
     return replace(script, source=source, sha=hashlib.sha1(source.encode()).hexdigest())
 
 
-cell.load_script = other_text  # type: ignore[assignment]
+scripts.load_script = other_text  # type: ignore[assignment]
 app = stage.app

@@ -182,9 +182,9 @@ class Readers:
         self._open[self._open.index(one)] = again
 
     def _may_be_told_of_a_gap(self, one: Reader) -> bool:
-        """Only where there is another session now, or none, or never was such an event."""
+        """Only where there is another session now, or none, or none when it began, or never was such an event."""
         known, cursor = self._world.model.sessions.get(one.session), one.events.cursor or 0
-        if known is None or one.life not in (None, known.record.text("life")):
+        if known is None or one.life != known.record.text("life"):
             return True
         return not known.record.number("first") <= cursor <= known.record.number("seq")
 

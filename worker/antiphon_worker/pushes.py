@@ -15,7 +15,7 @@ from antiphon.model import encode
 from antiphon.text import time_text
 from antiphon.wire.cell import Cell
 from antiphon.wire.pushes import Due, Push, settle_push, take_pushes
-from antiphon_worker.deliveries import TIMEOUT_SECONDS, seconds_until_next, verdict
+from antiphon_worker.deliveries import GIVEN_UP_SECONDS, TIMEOUT_SECONDS, seconds_until_next, verdict
 
 if TYPE_CHECKING:
     from antiphon_worker.providers.http.posting import Poster
@@ -92,12 +92,20 @@ class Pusher:
 
     async def _send(self, due: Due, now: int, until: float) -> None:
         push, age = due.push, (now - due.since) / 1000
+        later = seconds_until_next(age) if age < GIVEN_UP_SECONDS else None
+        if due.locked:
+            log.warning(
+                "a notification about turn %s is left to workers that have its key", due.turn_id,
+                extra={"action": "push_locked", "turn": due.turn_id},
+            )  # fmt: skip
+            await self._settle(due, later)
+            return
         if push is None or due.kind not in push.kinds or due.kind not in STATES:
             await self._settle(due, None)
             return
         origin = urlsplit(push.url).netloc
         if not await self._may_start(origin, until):
-            await self._settle(due, seconds_until_next(age))
+            await self._settle(due, later)
             return
         try:
             posted = await self._poster().post(

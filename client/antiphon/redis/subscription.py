@@ -266,10 +266,11 @@ class Subscription(EventIterator):
         (newest, first, *life), entries = await self._cell.log(
             self.session_id, ("seq", "first", *_LIFE), first_seq, PAGE + 1
         )
+        known = bool(self._life)
         self._check_life(*life)
         with readable("The log of a session", session_id=self.session_id):
             began, last = int(first or 0), int(newest or 0)
-        if self._past_of is not None and await self._read_past(self._past_of, last, entries):
+        if self._past_of is not None and await self._read_past(self._past_of, last, entries, known):
             return []
         self.cursor = self.cursor or began  # a session's first event need not be number 1
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
@@ -279,13 +280,18 @@ class Subscription(EventIterator):
             self._at = _time(at_cursor[1])
         return entries[:PAGE]
 
-    async def _read_past(self, past_of: PastOf, newest: int, entries: list[tuple[int, bytes]]) -> bool:
+    async def _read_past(
+        self, past_of: PastOf, newest: int, entries: list[tuple[int, bytes]], known: bool
+    ) -> bool:
         """Read what takes the place of events that are missing. Returns False if the log goes on at the cursor.
 
-        The log was read first: what it loses meanwhile was read, and is given after this.
+        A cursor of 0 has a past if the reader has seen the session (``known``) before its first event. The log was read
+        first: what it loses meanwhile was read, and is given after this.
         """
         cursor, oldest = self.cursor or 0, entries[0][0] if entries else newest + 1
-        if not (cursor or self._beginning) or (self._life and not cursor < newest >= oldest - 1 > cursor):
+        if not (cursor or self._beginning or known) or (
+            self._life and not cursor < newest >= oldest - 1 > cursor
+        ):
             return False
         past = self._past = self._past or past_of(self._cell, self.session_id, self._tenant)
         if not (self._life or past.archived):

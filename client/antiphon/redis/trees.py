@@ -51,6 +51,7 @@ class _Reader:
         self._cells = cells
         self._room = asyncio.Semaphore(AT_ONCE)
         self._calls: dict[str, set[str]] = {}  # that the turns below wait for
+        self._seen: set[str] = set()  # a damaged record may name a turn above it
 
     def waits_for(self, call_id: str) -> bool:
         """Return whether a call is pending, also one of a turn below: a decision is in that one's record first."""
@@ -59,6 +60,7 @@ class _Reader:
 
     async def tree(self, record: TurnRecord, parent: ParentTurn | None) -> TurnTree:
         info = turn_info(record)
+        self._seen.add(info.turn_id)
         if parent is not None:
             self._calls[info.turn_id] = {call.call_id for call in info.calls}
         found = await asyncio.gather(*(self._below(child, record) for child in children_of(record)))
@@ -72,6 +74,9 @@ class _Reader:
 
     async def _below(self, child: TurnId, above: TurnRecord) -> TurnTree | None:
         """Return a child of the last run of the turn above it; None for one that is not, or is not kept."""
+        if child in self._seen:
+            return None
+        self._seen.add(child)
         with suppress(TurnNotFound, CorruptRecord):
             async with self._room:
                 record = await self._cells.of_turn(child).turn(child)

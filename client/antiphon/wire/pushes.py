@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import CorruptRecord, LimitReached
+from antiphon.errors import CorruptRecord, KeyMissing, LimitReached
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.model import encode
 from antiphon.text import text_of
@@ -46,7 +46,7 @@ class Push(Struct, omit_defaults=True):
 class Due(NamedTuple):
     """A notification to be sent: ``kind`` has happened to the turn at ``at``, in ms; it was handed out at ``since``.
 
-    ``push`` is None if it cannot be read.
+    ``push`` is None if it cannot be read. It is ``locked`` if only the key for it is missing here.
     """
 
     delivery: str
@@ -56,6 +56,7 @@ class Due(NamedTuple):
     turn_id: TurnId
     session_id: SessionId
     push: Push | None
+    locked: bool = False
 
 
 async def set_push(cell: Cell, turn_id: TurnId, session_id: SessionId, push: Push) -> None:
@@ -132,13 +133,15 @@ def _push(cell: Cell, session_id: str, content: bytes) -> Push:
 
 def _due(cell: Cell, delivery: bytes, session: bytes, content: bytes) -> Due:
     _, since, at, kind, turn = text_of(delivery).split(" ")
+    push, locked = None, False
     try:
         push = _push(cell, text_of(session), content)
+    except KeyMissing:
+        locked = True
     except (CorruptRecord, msgspec.MsgspecError):
-        push = None
-    return Due(
-        text_of(delivery), _number(since), _number(at), kind, TurnId(turn), SessionId(text_of(session)), push
-    )
+        pass
+    where = TurnId(turn), SessionId(text_of(session))
+    return Due(text_of(delivery), _number(since), _number(at), kind, *where, push, locked)
 
 
 def _number(text: str) -> int:

@@ -181,3 +181,17 @@ async def test_encrypted_they_show_no_secret(redis_url):
         assert b"s3cret" not in stored
         assert b"example.com" not in stored
         assert [one.token for one in await pushes_of(cell, "t1", "s-t1", "me")] == ["t0ken"]
+
+
+async def test_a_worker_without_the_key_leaves_them_to_others(redis_url):
+    old, new = ("k1", bytes(range(32))), ("k2", bytes(range(32, 64)))
+    async with open_cell(redis_url, keys=Keyring([old])) as cell:
+        turn = await cell.started("t1", "s-t1")
+        await given(cell, "t1", push())
+        await cell.end(turn)
+    async with open_cell(redis_url, keys=Keyring([new])) as cell:
+        [found], _, _ = await take_pushes(cell, LEASE_MS)
+        assert (found.push, found.locked) == (None, True)
+        await settle_push(cell, found, 0)
+    async with open_cell(redis_url, keys=Keyring([new, old])) as cell:
+        assert await due(cell) == [("turn_finished", "t1")]

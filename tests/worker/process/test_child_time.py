@@ -15,9 +15,8 @@ from antiphon.testing import script, tool_call
 from antiphon.tools.children import ChildTool
 from antiphon_worker.app import App
 from antiphon_worker.loop.steps import ChildBegun
-from antiphon_worker.process import child_time
+from antiphon_worker.process import child_time, elsewhere
 from antiphon_worker.process import children as module
-from antiphon_worker.process import turn as turn_module
 from antiphon_worker.process.child_time import ChildWaits, call_seconds, left_of_child
 from antiphon_worker.process.journal import TurnJournal
 
@@ -115,7 +114,7 @@ async def test_a_child_ends_in_time_although_its_parent_does_not_see_to_it(redis
         return True
 
     monkeypatch.setattr(module, "stop_children", nothing)
-    monkeypatch.setattr(turn_module, "stop_children", nothing)
+    monkeypatch.setattr(elsewhere, "stop_children", nothing)
     monkeypatch.setattr(module.Kin, "_waits", nothing)
     gate = Gate()
     deep = Agent(script(tool_call("wait"), repeat=True), "any", name="deep", tools=[gate.tool])

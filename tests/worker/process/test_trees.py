@@ -1,6 +1,7 @@
 """The tree of a turn: each turn below counts once in what it has used, whatever dies."""
 
 import asyncio
+import json
 from itertools import count
 
 import pytest
@@ -174,3 +175,20 @@ async def test_a_session_draws_its_turns_without_redis():
     session = writer.session_async("drawn")
     assert (await session.run("Plan it.")).text == "Go in November."
     assert (await session.graph()).splitlines()[-1] == '  t1 -- "research" --> t1c1'
+
+
+async def test_a_damaged_tree_that_names_a_turn_above_it_ends(redis_url, redis):
+    desk = Desk(answers=(answer("In November.", usage=used(700)),))
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
+        turn = await client.submit("s", "Plan it.", agent="writer")
+        await turn.result(20)
+        [child] = (await turn.tree()).children
+        above, below = f"ant:turn:{turn.id}", f"ant:turn:{child.turn_id}"
+        parent = json.loads(redis.hget(below, "request"))["parent"]
+        request = json.loads(redis.hget(above, "request"))
+        request["parent"] = {**parent, "turn_id": child.turn_id, "session_id": child.session_id}
+        redis.hset(above, "request", json.dumps(request))
+        redis.hset(below, f"child:{turn.id}", "")
+        found = await asyncio.wait_for(turn.tree(), 20)
+    assert [one.turn_id for one in found.children] == [child.turn_id]
+    assert found.children[0].children == []

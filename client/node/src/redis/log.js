@@ -87,11 +87,11 @@ class LogReader {
     return event;
   }
 
-  /** What takes the place of missing events. Whether the log is to be read again after that. @param {number} newest @param {number} oldest */
-  async #readPast(newest, oldest) {
+  /** What takes the place of missing events. Whether the log is to be read again after that. @param {number} newest @param {number} oldest @param {boolean} known whether the session was there before */
+  async #readPast(newest, oldest, known) {
     const cursor = this.#cursor;
     this.instead = [];
-    if (!this.#past || !this.#life || cursor >= newest || oldest <= cursor + 1 || !(cursor || this.#beginning)) return false;
+    if (!this.#past || !this.#life || cursor >= newest || oldest <= cursor + 1 || !(cursor || this.#beginning || known)) return false;
     const found = await this.#past.after(cursor, oldest, this.#beginning);
     if (found && !found.length) this.standAt(oldest - 1, undefined);
     this.instead = found ?? [];
@@ -126,8 +126,9 @@ class LogReader {
   async page() {
     const { seq, first, life, entries } = await this.#readLog(Math.max(this.#cursor, 1), PAGE + 1);
     if (this.#life && life !== this.#life) throw gap(life ? "The session began anew" : "The session has ended", { cursor: this.#cursor, oldest: null });
+    const known = Boolean(this.#life);
     this.#life = life;
-    if (await this.#readPast(seq, entries[0]?.[0] ?? seq + 1)) return [];
+    if (await this.#readPast(seq, entries[0]?.[0] ?? seq + 1, known)) return [];
     this.#cursor ||= first;
     const cursor = this.#cursor;
     const here = entries[0]?.[0] === cursor ? /** @type {[number, string]} */ (entries.shift())[1] : null;
