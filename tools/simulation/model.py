@@ -314,10 +314,15 @@ class Model(Transitions):
     def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
         for session_id, fence in zip(leases[::2], leases[1::2], strict=True):
             session = self._held(session_id, fence)
-            if session and not session.record.get("stop") and self.rq[session.inbox[0].id] == "canceled":
-                session.inbox[0].record.put(cancel=IN_RQ)
-                session.record.put(stop=IN_RQ)
+            if session:
+                self._stop_cancelled(session, session.inbox[0])
         return super().renew(worker, lease_ms, *leases)
+
+    def _stop_cancelled(self, session: Session, turn: Turn) -> None:
+        """The holder of a turn that RQ's tools have cancelled is told to stop."""
+        if not session.record.get("stop") and self.rq[turn.id] == "canceled":
+            turn.record.put(cancel=IN_RQ)
+            session.record.put(stop=IN_RQ)
 
     def route(
         self, session_id: str, turn_id: str, fence: str, queue: str, route: bytes, entry: bytes, *bodies: bytes
@@ -332,6 +337,7 @@ class Model(Transitions):
             turn.record.put(routed=fence, route=route)
             session.record.put(route=route)
             if queue not in ("", queue_of(turn)):
+                self._stop_cancelled(session, turn)
                 self.shares.vacate(turn)
                 turn.record.put(queue=queue)
                 turn.record.drop("offered_at")

@@ -5,6 +5,7 @@ from support.cells import LEASE_MS, body, stranger
 
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits
 from antiphon.routing import Route
+from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.routes import last_route, route_of, write_route
 
 ROUTE, ENTRY = Route("billing", reason="An invoice."), b'{"type":"routed","agent":"billing"}'
@@ -28,6 +29,15 @@ async def test_the_turn_is_registered_under_its_new_queue(cell):
     assert await cell.give_back(turn, "drain")
     assert await cell.redis.lrange("rq:queue:slow", 0, -1) == [b"t1"]
     assert await cell.redis.hget("rq:job:t1", "origin") == b"slow"
+
+
+async def test_a_turn_that_was_cancelled_in_rq_is_told_to_stop_when_it_moves(cell):
+    turn = await cell.started("t1")
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    assert await write_route(cell, turn, Route(queue="slow"), entry=ENTRY)
+    with pytest.raises(CancelledFirst, match="cancelled in RQ"):
+        await cell.give_back(turn, "drain")
+    await cell.end(turn, "cancelled")
 
 
 async def test_under_another_fence_nothing_is_written(cell):

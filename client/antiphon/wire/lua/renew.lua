@@ -12,11 +12,7 @@ local function renew(session, fence)
   redis.call('ZADD', key_active(), now + lease_ms, session)
   redis.call('HSET', key_session(session), 'lease', now + lease_ms)
   local stop = found[2] or ''
-  if stop == '' and cancelled_in_rq(found[3]) then
-    stop = IN_RQ
-    redis.call('HSET', key_turn(found[3]), 'cancel', stop)
-    redis.call('HSET', key_session(session), 'stop', stop)
-  end
+  if stop == '' and cancelled_in_rq(found[3]) then stop = stop_cancelled(session, found[3]) end
   answers[#answers] = stop
 end
 

@@ -4,7 +4,7 @@
 -- @args session turn fence queue route entry bodies...    event bodies
 -- -> OK, stop word or ''    (also for a repetition)
 -- -> SUPERSEDED
--- @include publish holder rq_view shares
+-- @include publish holder rq_view shares cancelled
 local held, stop = holds(session, fence)
 if not held then return {'SUPERSEDED'} end
 if redis.call('HGET', key_turn(turn), 'routed') == fence then return {'OK', stop} end
@@ -14,6 +14,7 @@ redis.call('HSET', key_session(session), 'route', route)
 local now = now_ms()
 local f = queue ~= '' and viewed(turn)
 if f and f.queue ~= queue then
+  if stop == '' and cancelled_in_rq(turn) then stop = stop_cancelled(session, turn) end -- its record is written anew
   rq_forget(turn, f.queue, f.execution)
   local share = share_of(f.tenant, f.priority)
   if share and redis.call('HGET', key_share(share), f.queue) == turn then redis.call('HSET', key_share(share), f.queue, '') end
