@@ -78,7 +78,7 @@ SABOTAGE = [
     ),
     ("editing/delete", "for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end", "G15"),
     ("editing/erase", "if erase_turn(f[1], turn, now) then erased = erased + 1 end", "G15"),
-    ("editing/edit", "cut(session, keep)", "G2 history"),
+    ("editing/edit", "cut(session, keep)", "G1 a record is what was done to it"),
     ("claim", "if f then make_room(f, now) end", "G14"),
     (
         "claim",
@@ -109,11 +109,10 @@ SABOTAGE = [
     ),
     (
         "claim",
-        """if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then
-    left[#left + 1] = turn
-    return
-  end
-""",
+        (
+            "if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) "
+            "then return table.insert(left, turn) end"
+        ),
         "the answer of claim",
     ),
     (
@@ -138,7 +137,7 @@ SABOTAGE = [
     ),
     (
         "include/requeue",
-        "    rq_view(turn, status, now)",
+        "if status ~= 'running' and (said == 'queued' or said == 'started') then rq_view(turn, status, now) end",
         "RQ's",
     ),
     (

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 from hashlib import sha256
 
@@ -52,6 +53,7 @@ async def of_journal_entry(ensemble, turn, version) -> None:
     )
     entry = json.dumps(json.loads(encode_entry(step)) | {"version": version})
     await cell.redis.rpush(cell.keys.journal(turn.id), entry)
+    await cell.redis.hset(cell.keys.turn(turn.id), "started_at", int(time.time() * 1000))  # it has run
 
 
 MARKS = {
