@@ -108,6 +108,17 @@ class Ensemble:
         )
         return notes[-1]["pid"]
 
+    async def suspect(self, session: str, text: str) -> AsyncTurn:
+        """A turn that runs alone, because it has seen two crashes."""
+        blocking = await self.submit(session, f"go on gate:{session}")
+        turn = await self.submit(session, text)
+        await self.waits(session)
+        cell = self.client.connections.cell_of_session(blocking.session_id)
+        await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
+        self.stage.open(session)
+        await blocking.result(60)
+        return turn
+
     async def seen(self, session: str, kind: str, times: int = 1, timeout: float = 20) -> list[Event]:
         """The session's events, once so many of this type are among them."""
 

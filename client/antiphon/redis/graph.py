@@ -73,7 +73,7 @@ def drawn_below(name: str, turn: str, events: Iterable[Event]) -> list[str]:
                 children[event.child_id][1] = status or children[event.child_id][1]
             case _:
                 pass
-    return [_node(nodes[child], *told) for child, told in children.items()] + lines
+    return [_node(nodes[child], *drawn) for child, drawn in children.items()] + lines
 
 
 def _edge(above: str, below: str, tool: str) -> str:

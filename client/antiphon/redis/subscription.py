@@ -286,7 +286,7 @@ class Subscription(EventIterator):
         """Read what takes the place of events that are missing. Returns False if the log goes on at the cursor.
 
         A cursor of 0 has a past if the reader has seen the session (``known``) before its first event. The log was read
-        first: what it loses meanwhile was read, and is given after this.
+        first: what it loses in the meantime was read, and is given after this.
         """
         cursor, oldest = self.cursor or 0, entries[0][0] if entries else newest + 1
         if not (cursor or self._beginning or known) or (

@@ -109,9 +109,9 @@ def missed(ends: Ends, length: int, cursor: int, before: int, *, beginning: bool
     opening = (
         [one for one in pieces if one.seq <= begins.seq] if beginning and before - 1 != begins.seq else []
     )
-    told = [one._replace(seq=min(one.seq, before - 1)) for one in opening]
-    told += [one for one in pieces if max(cursor, begins.seq) < one.seq < before]
-    return Missed(cut_at if cut_at < before else 0, low, _merged(told))
+    given = [one._replace(seq=min(one.seq, before - 1)) for one in opening]
+    given += [one for one in pieces if max(cursor, begins.seq) < one.seq < before]
+    return Missed(cut_at if cut_at < before else 0, low, _merged(given))
 
 
 def _merged(pieces: Iterable[Piece]) -> list[Piece]:

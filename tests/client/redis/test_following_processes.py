@@ -30,24 +30,12 @@ async def move(source, target):
     return done
 
 
-async def suspect(ensemble, session, text):
-    """A turn that runs alone, because it has seen two crashes."""
-    blocking = await ensemble.submit(session, f"go on gate:{session}")
-    turn = await ensemble.submit(session, text)
-    await ensemble.waits(session)
-    cell = ensemble.client.connections.cell_of_session(session)
-    await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
-    ensemble.stage.open(session)
-    await blocking.result(60)
-    return turn
-
-
 async def test_an_isolated_turn_follows_and_a_later_one_runs_at_the_new_place(
     redis_url, other, processes, tmp_path
 ):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         ensemble.supervisor(lease=60, isolated_turns=1).ready()
-        turn = await suspect(ensemble, "s", "go on gate:g and on gate:h")
+        turn = await ensemble.suspect("s", "go on gate:g and on gate:h")
         process = await ensemble.waits("g")
         await move(redis_url, other)
         ensemble.stage.open("g")
@@ -55,7 +43,7 @@ async def test_an_isolated_turn_follows_and_a_later_one_runs_at_the_new_place(
         ensemble.stage.open("h")
         await turn.result(60)
         assert await ensemble.field(turn, "run") == "1"
-        later = await suspect(ensemble, "t", "go on")
+        later = await ensemble.suspect("t", "go on")
         await later.result(60)
         await ensemble.whole("s", "t")
 

@@ -121,26 +121,14 @@ async def test_a_process_and_its_worker_die_together(processes, ensemble):
     await ended_whole(ensemble, supervised, turn, attempt=4, crashes=3, asked=3)
 
 
-async def suspect(ensemble, session, text):
-    """A turn that runs alone, because it has seen two crashes."""
-    blocking = await ensemble.submit(session, f"go on gate:{session}")
-    turn = await ensemble.submit(session, text)
-    await ensemble.waits(session)
-    cell = ensemble.client.connections.cell_of_session(session)
-    await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
-    ensemble.stage.open(session)
-    await blocking.result(60)
-    return turn
-
-
 async def test_a_grandchild_that_holds_the_lifeline_keeps_neither_the_turn_nor_its_place(processes, ensemble):
     """The lease is a minute and there is one place: only the supervisor's word brings both back."""
     supervised = ensemble.supervisor(lease=60, isolated_turns=1)
     supervised.ready()
-    first = await suspect(ensemble, "s", "go on tool:fork*1")
+    first = await ensemble.suspect("s", "go on tool:fork*1")
     response = await first.result(60)
     assert [call.result for call in response.tool_calls] == ["forked"]
-    second = await suspect(ensemble, "t", "and again tool:fork*1")
+    second = await ensemble.suspect("t", "and again tool:fork*1")
     await second.result(60)
     await ensemble.whole("s", "t")
     assert await ensemble.field(second, "crashes") == "3"
@@ -151,9 +139,9 @@ async def test_a_worker_leaves_a_turn_for_which_it_has_no_room_to_others(process
     """The lease is a minute: what a full worker holds waits for that long."""
     full = ensemble.supervisor(lease=60, isolated_turns=1)
     full.ready()
-    first = await suspect(ensemble, "s", "go on gate:g")
+    first = await ensemble.suspect("s", "go on gate:g")
     process = await ensemble.waits("g")
-    second = await suspect(ensemble, "t", "and again gate:g")
+    second = await ensemble.suspect("t", "and again gate:g")
     await (await ensemble.submit("u", "beside them")).result(60)
     other = ensemble.supervisor(lease=60, isolated_turns=1)
     other.ready()
@@ -167,7 +155,7 @@ async def test_a_worker_leaves_a_turn_for_which_it_has_no_room_to_others(process
 
 async def test_a_turn_runs_alone_when_there_is_room_again(processes, ensemble):
     ensemble.supervisor(lease=60, isolated_turns=1).ready()
-    turns = [await suspect(ensemble, f"s{number}", "go on") for number in range(3)]
+    turns = [await ensemble.suspect(f"s{number}", "go on") for number in range(3)]
     for turn in turns:
         await turn.result(60)
 

@@ -129,9 +129,8 @@ class Children:
         request = TurnRequest(messages, agent=tool.agent.name, user=user, parent=parent)
         turn = new_turn(ref, TurnId(begun.child), work, request, default_queue=self._turn.queue)
         turn.priority = "front"
-        if (
-            begun.seconds is not None
-        ):  # no part of the digest: the next attempt at the call has less time left
+        if begun.seconds is not None:
+            # It is no part of the digest: the next attempt at the call has less time left.
             request.parent = msgspec.structs.replace(parent, seconds=begun.seconds)
             turn.request = encode_request(request)
         with self._app.submitting(tool.agent):

@@ -132,8 +132,8 @@ class Following(Redis):
         self._there, self._here = there, url
         number = self.names.number + 1 if self.names else 1
         self.names = Names(number, *self.naming(self))
-        for told in self.on_follow:
-            told()
+        for rename in self.on_follow:
+            rename()
         log.info(
             "the cell has moved: this client has followed it to %s", place_of(url), extra={"action": "moved"}
         )

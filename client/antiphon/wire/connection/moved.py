@@ -1,8 +1,8 @@
 """Where a cell is that was moved, and whether this process may log in there.
 
 The old place has a marker with the URL of the new one, without user and password. A process uses those that it has for
-the old place. Whoever can write to Redis can also write a marker, so a process with a password follows only a marker
-that somebody has proved with the same password, or to a URL that its own setting names.
+the old place. A program that can write to Redis can also write a marker, so a process with a password follows only a
+marker with a proof of the same password, or to a URL that its own setting names.
 """
 
 from __future__ import annotations

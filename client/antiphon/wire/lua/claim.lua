@@ -13,7 +13,7 @@ local MOST_ENTRIES = 1000
 local start_alone_ms = math.max(tonumber(lease_ms), 30000)
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone, damaged, others = {}, {}, {}, {}, {}
-local left, last_fence -- what stays where it stands in a queue; the number of the last fence
+local left, last_fence -- of a queue: what stays where it stands; the number of the last fence
 local suspended, promotions = unpack(redis.call('MGET', key_rq_suspended(), key_promotions()))
 
 -- What a first call with this token has taken.
@@ -107,8 +107,9 @@ end
 if only ~= '' then
   redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 0, only)
   try(only)
+  return {'CLAIMED', turns, foreign, alone, damaged, others, promotions or nil}
 end
-for i = 1, only == '' and #queues or 0 do
+for i = 1, #queues do
   local queue, id, theirs = queues[i], true, nil -- whose the turns of another prefix are
   left = {}
   for _ = 1, MOST_ENTRIES do

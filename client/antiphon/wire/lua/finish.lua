@@ -15,7 +15,8 @@ if fence ~= '' and f.done == fence then return {'OK'} end
 local held, stop, holder, seq, life = holds(session, fence, unpack(LIFE))
 if not held then return {'SUPERSEDED'} end
 if stop ~= '' and status ~= 'cancelled' then return {'STOPPED', stop} end
-local now, bodies, number, before, length = now_ms(), {}, tonumber(count), kept ~= '' and redis.call('LLEN', key_history(session)) or 0
+local now, bodies, number, length = now_ms(), {}, tonumber(count), 0
+local before = kept ~= '' and redis.call('LLEN', key_history(session)) or 0
 local cut_to = kept ~= '' and before > tonumber(kept) and tonumber(kept)
 redis.call('ZREM', key_active(), session)
 if cut_to then
@@ -29,10 +30,11 @@ for i = number + 1, #rest do bodies[#bodies + 1] = rest[i] end
 for name, value in pairs({variables = variables, window = window, summary = summary, usage = usage}) do
   if value ~= '' then FREE[#FREE + 1], FREE[#FREE + 2] = name, value end
 end
-if cut_to or length then note_ends(FREE, life[6], tonumber(seq), cut_to and before or length - number, cut_to, seq + #bodies, length or 0) end
+note_ends(FREE, life[6], tonumber(seq), cut_to and before or length - number, cut_to, seq + #bodies, length)
 if service ~= '' then redis.call('HSET', key_turn(turn), 'service', service) end
-local function note_rest() if memories ~= '' then to_index(session, turn, memories, now) end if calls == 'untold' then untold(session, turn) elseif calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end end
-if calls .. memories ~= '' then note_rest() end
+if calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
+if calls == 'untold' then untold(session, turn) end
+if memories ~= '' then to_index(session, turn, memories, now) end
 redis.call('HDEL', key_held(holder), session)
 f.error = error
 local head = conclude(session, turn, status, now, publish(session, now, bodies, seq, unpack(FREE)), tonumber(keep_events),

@@ -3,7 +3,7 @@
 -- @args turn id variant most lasts_ms worker tell
 -- -> KEPT
 -- -> FULL                  the turn has `most` variants
--- -> NOT_LISTENING                the worker does not listen
+-- -> NOT_LISTENING         the worker does not listen
 -- -> TURN_NOT_FOUND        also for a deleted one
 -- @include
 local f = redis.call('HMGET', key_turn(turn), 'session', 'deleted')

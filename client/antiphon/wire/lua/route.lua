@@ -14,7 +14,7 @@ redis.call('HSET', key_session(session), 'route', route)
 local now = now_ms()
 local f = queue ~= '' and viewed(turn)
 if f and f.queue ~= queue then
-  if stop == '' and cancelled_in_rq(turn) then stop = stop_cancelled(session, turn) end -- its record is written anew
+  if stop == '' and cancelled_in_rq(turn) then stop = stop_cancelled(session, turn) end -- the next lines replace its record
   rq_forget(turn, f.queue, f.execution)
   local share = share_of(f.tenant, f.priority)
   if share and redis.call('HGET', key_share(share), f.queue) == turn then redis.call('HSET', key_share(share), f.queue, '') end

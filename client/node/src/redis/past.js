@@ -44,9 +44,9 @@ export function missed({ ends, first, length, cursor, before, beginning = false 
   const last = noted.at(-1);
   if (length > top && (!last || last.seq < before)) pieces.push({ seq: before - 1, start: top, stop: length }); // by an older release
   const opening = beginning && before - 1 !== begins.seq ? pieces.filter(({ seq }) => seq <= begins.seq) : [];
-  const told = opening.map((one) => ({ ...one, seq: Math.min(one.seq, before - 1) }));
-  told.push(...pieces.filter(({ seq }) => Math.max(cursor, begins.seq) < seq && seq < before));
-  return { cutAt: cutAt < before ? cutAt : 0, kept: low, pieces: merged(told) };
+  const given = opening.map((one) => ({ ...one, seq: Math.min(one.seq, before - 1) }));
+  given.push(...pieces.filter(({ seq }) => Math.max(cursor, begins.seq) < seq && seq < before));
+  return { cutAt: cutAt < before ? cutAt : 0, kept: low, pieces: merged(given) };
 }
 
 /** One piece for each event. @param {Piece[]} pieces */

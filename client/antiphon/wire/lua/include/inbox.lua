@@ -40,7 +40,8 @@ local function release_session(session, now, f)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.pcall('ZADD', key_ending(), now + ttl - lead, session) end
   pcall(list_session, session, now, ttl)
-  for i, key in ipairs({key_events(session), key_history(session), key_turns(session), f[5] and key_media(session) or nil}) do redis.call('PEXPIRE', key, i > 1 and ttl or math.min(ttl, 1000 * KEEP_TURN_SECONDS)) end
+  redis.call('PEXPIRE', key_events(session), math.min(ttl, 1000 * KEEP_TURN_SECONDS))
+  for _, key in ipairs({key_history(session), key_turns(session), f[5] and key_media(session) or nil}) do redis.call('PEXPIRE', key, ttl) end
   redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end
 

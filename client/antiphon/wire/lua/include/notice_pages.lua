@@ -1,4 +1,4 @@
--- Notices as those read them who hand them out: page by page, behind a cursor that they keep.
+-- Pages of notices, for those who hand them out and keep a cursor.
 local MOST_NOTICES_AT_ONCE = 500
 
 local function parts_of(entry)

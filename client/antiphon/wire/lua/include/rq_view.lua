@@ -87,12 +87,6 @@ local function viewed(turn) -- @often
   return f
 end
 
--- The turns of a tenant that stand in a queue or run count below zero among those that have not ended.
-local function count_in_flight(tenant, turn, status, queued_at)
-  local at = tonumber(queued_at or '') or 1
-  redis.pcall('ZADD', key_tenant(tenant), 'XX', (status == 'queued' or status == 'running') and -at or at, turn)
-end
-
 -- How long RQ's record of a turn stays after its end, and how many fields a new one is written with.
 local KEPT, RECORD_FIELDS = {finished = KEEP_JOB_SECONDS, cancelled = KEEP_JOB_SECONDS, failed = KEEP_TURN_SECONDS}, 14
 
@@ -116,7 +110,8 @@ local function rq_view(turn, status, now, until_ms, f) -- @often
     if not kept and added < RECORD_FIELDS then redis.call('PERSIST', job) end -- a new record does not expire
   end
   rq_register(turn, status, queue, f.execution, kept and now + kept * 1000 or until_ms)
-  if f.tenant then count_in_flight(f.tenant, turn, status, f.queued_at) end
+  local at = tonumber(f.queued_at or '') or 1 -- below zero for turns of a tenant that stand in a queue or run
+  if f.tenant then redis.pcall('ZADD', key_tenant(f.tenant), 'XX', (running or status == 'queued') and -at or at, turn) end
   if kept then redis.call('EXPIRE', job, kept) end
   return f
 end
