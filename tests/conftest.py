@@ -31,6 +31,7 @@ from support.postgres import PostgresServer
 from support.processes import Processes
 from support.proxy import Proxy
 from support.servers import Kind, RedisServer, installed_kinds
+from support.signals import kept_handlers
 
 from antiphon.client import AsyncClient
 from antiphon.encryption import KEYS_VARIABLE, new_key
@@ -103,6 +104,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     with limited(f"the fixtures of {item.name}"):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with kept_handlers() as changed:
+        result = yield
+    assert not changed, f"{item.name} left handlers of its own for {', '.join(changed)}"
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

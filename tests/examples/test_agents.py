@@ -20,6 +20,7 @@ import standardwebhooks
 from rq import SimpleWorker
 from support.eventually import wait_until
 from support.models import ModelProcess
+from support.signals import kept_handlers
 from support.source_tree import ROOT
 
 from antiphon import Client
@@ -215,7 +216,8 @@ def test_before_and_after_the_migration_give_the_same_answer(redis_url, processe
     folder = EXAMPLES / "migration"
     with loaded(folder / "before.py", monkeypatch, REDIS_URL=redis_url, **models) as before:
         job = before.ask("ada", "Hello")
-        SimpleWorker([before.queue], connection=before.redis).work(burst=True)
+        with kept_handlers():
+            SimpleWorker([before.queue], connection=before.redis).work(burst=True)
         answer = job.return_value()
     with loaded(folder / "after.py", monkeypatch, REDIS_URL=redis_url) as after:
         env = models | {"PYTHONPATH": str(folder), "REDIS_URL": redis_url}

@@ -27,6 +27,7 @@ from support.models import ModelProcess
 from support.offenders import for_each
 from support.processes import COMMAND
 from support.servers import RedisServer, Sentinel
+from support.signals import kept_handlers
 
 pytestmark = pytest.mark.main_path
 
@@ -271,6 +272,16 @@ def test_a_forked_process_is_signalled_and_leads_its_own_session(processes):
 def test_what_hangs_outside_a_test_function_is_ended():
     with pytest.raises(TimeoutError, match="the fixtures took more than 1 s"), limited("the fixtures", 1):
         wait_until(lambda: False, 20)
+
+
+def test_handlers_of_signals_are_put_back_and_named():
+    with kept_handlers() as changed:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert changed == ["SIGINT"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with kept_handlers() as changed:
+        asyncio.run(asyncio.sleep(0))
+    assert changed == []
 
 
 def test_a_test_over_a_list_reports_all_offenders():

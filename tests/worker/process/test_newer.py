@@ -282,8 +282,12 @@ async def test_two_apps_that_both_lack_it_ask_each_other_nothing(ensemble):
             await tools.result(20)
 
 
-async def test_a_record_that_promises_too_much_makes_no_loop(ensemble, monkeypatch):
-    """Each App looks at the turn once; then it stands in the queue for a worker that has what it needs."""
+@pytest.mark.parametrize(("second", "looks"), [("brewer", ["baker", "brewer"]), ("baker", ["brewer"])])
+async def test_a_record_that_promises_too_much_makes_no_loop(ensemble, monkeypatch, second, looks):
+    """Each App looks at the turn once; then it stands in the queue for a worker that has what it needs.
+
+    The worker that looks second is busy until the other one has. An honest record spares its worker the look.
+    """
     truth, promised = AppParts.encoded, AppParts("ant", agents=["smith"], more=True)
 
     def lie(own):
@@ -291,12 +295,21 @@ async def test_a_record_that_promises_too_much_makes_no_loop(ensemble, monkeypat
 
     monkeypatch.setattr(AppParts, "encoded", lie)  # in its record, and not in what it knows of itself
     monkeypatch.setattr(AppParts, "digest", lambda own: sha256(truth(own)).hexdigest()[:10])
-    async with worker_with(ensemble, "baker"), worker_with(ensemble, "brewer"):
+    async with (
+        worker_with(ensemble, "baker", concurrency=1) as baker,
+        worker_with(ensemble, "brewer", concurrency=1) as brewer,
+    ):
+        names = {"baker": baker.name, "brewer": brewer.name}
+        busy = await ensemble.submit("busy", "gate:free", agent=second)
+        await ensemble.waits("free")
         turn = await ensemble.submit("s", "Hello", agent="smith")
-        await ensemble.seen("s", "turn_retrying", times=2)
+        await ensemble.seen("s", "turn_retrying")
+        ensemble.stage.open("free")
+        await busy.result(20)
+        await ensemble.seen("s", "turn_retrying", times=len(looks))
         for _ in range(3):  # claims, which pass it
             await (await ensemble.submit("other", "Hello", agent="baker")).result(20)
-        assert len(await starts(ensemble, "s")) == 2
+        assert await starts(ensemble, "s") == [names[look] for look in looks]
         assert await turn.cancel("nobody has it") == "cancelled"
 
 
