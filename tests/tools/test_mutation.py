@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 from pathlib import Path
 
 import pytest
 from mutation import python
-from mutation.__main__ import FILES, script_tests
+from mutation.__main__ import ELSEWHERE, FILES, modules_for
 from mutation.accepted import read_accepted
+from mutation.forks import in_a_fork
 from mutation.hook import SCRIPTS
 from mutation.statements import mutants_of
 
@@ -64,7 +66,7 @@ def test_each_statement_is_deleted_whole():
 
 def test_statements_of_python_are_removed_and_conditions_reversed():
     mutants = list(python.mutants_of(Path("m.py"), PYTHON))
-    changed = {(one.function, one.line): one.source for one in mutants}
+    changed = {(one.function, one.line): one.changed.decode() for one in mutants}
     assert {place: "pass" in source for place, source in changed.items()} == {
         ("f", 4): False, ("f", 5): True, ("f", 6): True, ("A.h", 10): True,
     }  # fmt: skip
@@ -77,15 +79,45 @@ def changeable(x: int) -> int:
     return x + 1
 
 
-def test_a_living_function_is_given_the_changed_code():
+def only_mutant():
     path = Path(__file__)
     (mutant,) = [one for one in python.mutants_of(path, path.read_text()) if one.function == "changeable"]
+    return mutant
+
+
+@pytest.fixture
+def living():
     before = changeable.__code__
-    assert python.apply(mutant)
-    try:
-        assert changeable(1) is None
-    finally:
-        changeable.__code__ = before
+    yield python.Living({Path(__file__)})
+    changeable.__code__ = before
+
+
+def test_a_living_function_is_given_the_changed_code(living):
+    mutant = only_mutant()
+    assert living.change(mutant.path, mutant.function, mutant.changed)
+    assert changeable(1) is None
+
+
+def test_a_function_without_code_of_its_own_cannot_be_changed(living):
+    assert not living.change(Path(__file__), "missing", only_mutant().changed)
+
+
+def test_a_probed_statement_adds_itself_to_what_was_run(living, monkeypatch):
+    seen: set[str] = set()
+    monkeypatch.setattr(builtins, python.SEEN, seen, raising=False)
+    living.probe([only_mutant()])
+    assert changeable(1) == 2
+    assert seen == {only_mutant().place}
+
+
+def test_a_probed_condition_keeps_its_value():
+    probed = python._edited(python.mutants_of(Path(__file__), PYTHON), python.Mutant.probe).decode()
+    for wanted in (True, False):
+        seen, called = set(), []
+        names = {python.SEEN: seen, "g": called.append}
+        exec(probed, names)
+        assert names["f"](wanted) == 1
+        assert (called, len(seen)) == (([True], 3) if wanted else ([], 2))
 
 
 @pytest.mark.one_server
@@ -101,9 +133,16 @@ def test_the_accepted_deletions_are_statements_of_the_scripts():
     assert not stale, "No longer in the scripts: take them out of tools/mutation/accepted.txt"
 
 
-def test_the_script_tests_that_may_notice_are_there():
-    names = {path.name for path in script_tests("claim")}
+def test_the_tests_that_may_notice_are_there():
+    names = {path.name for path in modules_for("claim")}
     assert {"test_script_claim.py", "test_script_reap.py", "test_damaged_keys.py"} <= names
-    assert script_tests("include/damage")[-1].name == "test_shared_keys.py"
-    assert script_tests("reap")[0].name == "test_script_reap.py"
-    assert all(path.exists() for path in script_tests("reap"))
+    assert modules_for("include/files")[-1].name == "test_byte_stores.py"
+    assert modules_for("reap")[0].name == "test_script_reap.py"
+    assert all(path.exists() for name in ("reap", *ELSEWHERE) for path in modules_for(name))
+
+
+def test_a_process_forked_for_tests_says_how_it_ended(tmp_path):
+    assert [in_a_fork(lambda code=code: code) for code in (0, 1, 2, 3)] == [0, 1, 2, 1]
+    said = tmp_path / "said.txt"
+    assert in_a_fork(lambda: 1 // 0, said) == 1
+    assert "ZeroDivisionError" in said.read_text()

@@ -6,15 +6,16 @@ What nobody notices is printed, unless ``accepted.txt`` gives the reason why it 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from simulation.actors import WEIGHTS, fewer_for
 from simulation.schedule import make, play
 from simulation.seeds import first_seed
@@ -22,7 +23,8 @@ from simulation.world import World
 from support.servers import RedisServer
 
 from mutation.accepted import read_accepted
-from mutation.hook import FOLDER, SCRIPTS, scripts_from
+from mutation.forks import in_a_fork, one_fails
+from mutation.hook import SCRIPTS, scripts_from
 from mutation.statements import Mutant, mutants_of
 
 # What the promises rest on, and all that it includes.
@@ -42,9 +44,18 @@ FILES = [
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0
-PASSED_OR_FAILED = (0, 1)  # exit codes of pytest
+A_TEST_ENDS_WITHIN = 60.0
 TESTS = Path(__file__).parents[2] / "tests"
-SCRIPT_TESTS = TESTS / "client" / "wire"
+SCRIPT_TESTS = ("test_script_*.py", "test_forks.py", "test_damaged_keys.py", "test_shared_keys.py")
+ELSEWHERE = {
+    "files": ("client/redis/test_byte_stores.py",),
+    "include/files": ("client/redis/test_byte_stores.py",),
+    "editing": ("client/redis/test_deleted_sessions.py", "client/session/test_rewinding.py"),
+    "batches": ("worker/process/test_batched.py",),
+    "include/batches": ("worker/process/test_batched.py",),
+    "route": ("worker/process/test_routing.py",),
+}
+"""Tests of what scripts are for that are not tests of scripts, by the beginning of the script's name."""
 
 
 def main() -> int:
@@ -54,6 +65,7 @@ def main() -> int:
     parser.add_argument("--statements", type=int, help="delete this many of the statements, chosen at random")
     parser.add_argument("--seeds", type=int, default=60, help="schedules against each mutant (default 60)")
     parser.add_argument("--first", type=int, help="the first seed (default: others at each commit)")
+    parser.add_argument("--skip", type=int, default=0, help="how many of them a run before this has deleted")
     options = parser.parse_args()
     everything = [str(path.relative_to(SCRIPTS))[:-4] for path in sorted(SCRIPTS.rglob("*.lua"))]
     files = options.files or ([name for name in everything if "clock" not in name] if options.all else FILES)
@@ -62,104 +74,112 @@ def main() -> int:
     if options.statements:
         mutants = random.Random(first).sample(mutants, min(options.statements, len(mutants)))
     print(f"Schedules {first} to {first + options.seeds - 1} against each mutant.", flush=True)
-    return report(mutants, Killers(range(first, first + options.seeds)))
+    deletion = Deletion(mutants, range(first, first + options.seeds), options.skip)
+    tests = sorted({path for mutant in mutants for path in modules_for(mutant.file)})
+    flags = ["-n0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "unit or redis"]
+    code = pytest.main([*flags, "--server", "valkey", *map(str, tests)], plugins=[deletion])
+    return int(code not in (0, 5)) or int(deletion.survived > 0)
 
 
-def report(mutants: list[Mutant], killers: Killers) -> int:
-    accepted, survived, began = read_accepted(), [], time.monotonic()
-    killed: dict[str, int] = {}
-    if complaint := killers.complain():
-        print(f"{killers.last_tests}\nThe scripts as they are do not pass {complaint}: nothing is mutated.")
-        return 1
-    for number, mutant in enumerate(mutants, 1):
-        killer = killers.kill(mutant)
-        killed[killer] = killed.get(killer, 0) + 1
-        if not killer and str(mutant) not in accepted:
-            survived.append(mutant)
-            print(f"survived: {mutant.file}:{mutant.line}\n    {mutant.statement}", flush=True)
-        if number % 25 == 0:
-            print(f"{number}/{len(mutants)}, {time.monotonic() - began:.0f} s", flush=True)
-    killers.close()
-    passed_by = killed.pop("", 0)
-    by_whom = ", ".join(f"{count} by {killer}" for killer, count in sorted(killed.items()))
-    print(
-        f"{len(mutants)} statements deleted one by one in {time.monotonic() - began:.0f} s: "
-        f"{sum(killed.values())} noticed ({by_whom}), {passed_by - len(survived)} accepted with a reason, "
-        f"{len(survived)} survived."
-    )
-    return bool(survived)
-
-
-def script_tests(file: str) -> list[Path]:
+def modules_for(file: str) -> list[Path]:
     """What is asked about a file: the tests of its name or folder come first, since the first that fails is enough."""
-    own = {f"test_script_{part}.py" for part in file.split("/")}
-    tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: (path.name not in own, path.name))
-    return [*tests, *(SCRIPT_TESTS / f"test_{name}_keys.py" for name in ("damaged", "shared"))]
+    own = own_tests(file)
+    paths = [path for pattern in SCRIPT_TESTS for path in (TESTS / "client" / "wire").glob(pattern)]
+    beside = [TESTS / name for start, names in ELSEWHERE.items() if file.startswith(start) for name in names]
+    return [*sorted(paths, key=lambda path: (path.name not in own, path.name)), *beside]
 
 
-class Killers:
-    """Those who may notice, the quickest first."""
+def own_tests(file: str) -> set[str]:
+    """The names of the modules that test a file or its folder."""
+    return {f"test_script_{part}.py" for part in file.split("/")}
 
-    def __init__(self, seeds: range) -> None:
-        self.last_tests = ""  # what the script tests have printed
-        self._seeds = seeds
-        self._server = RedisServer().start()
-        self._world = World(self._server.url, ANSWERS_WITHIN)
-        self._folder = Path(tempfile.mkdtemp(prefix="antiphon-mutation-"))
-        self._whole = self._folder / "whole"
-        self._mutated = self._folder / "mutated"
-        shutil.copytree(SCRIPTS, self._whole)
 
-    def close(self) -> None:
-        self._world.close()
-        self._server.close()
-        shutil.rmtree(self._folder)
+class Deletion:
+    """A pytest plugin: after the collection it runs tests and schedules on mutants, the quickest first."""
 
-    def complain(self) -> str:
-        """Who finds fault with the scripts as they are, or ''. Then what they notice means nothing."""
-        shutil.copytree(self._whole, self._mutated)
-        return self._anyone()
+    def __init__(self, mutants: list[Mutant], seeds: range, skip: int) -> None:
+        self._mutants, self._seeds, self._skip = mutants, seeds, skip
+        self._items: dict[Path, list[pytest.Item]] = {}
+        self.survived = 0
 
-    def kill(self, mutant: Mutant) -> str:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for item in session.items:
+            self._items.setdefault(item.path, []).append(item)
+        with tempfile.TemporaryDirectory(prefix="antiphon-mutation-") as folder:
+            self._folder = Path(folder)
+            if self._complains():
+                print(f"{self._said()}\nThe scripts as they are do not pass: nothing is mutated.")
+                self.survived = 1
+            else:
+                self._report()
+        return True
+
+    def _report(self) -> None:
+        accepted, began = read_accepted(), time.monotonic()
+        killed: Counter[str] = Counter()
+        mutants = self._mutants[self._skip :]
+        for number, mutant in enumerate(mutants, self._skip + 1):
+            killer = self._killer(mutant)
+            killed[killer] += 1
+            if not killer and str(mutant) not in accepted:
+                self.survived += 1
+                print(f"survived: {mutant.file}:{mutant.line}\n    {mutant.statement}", flush=True)
+            if number % 25 == 0:
+                print(f"{number}/{len(self._mutants)}, {time.monotonic() - began:.0f} s", flush=True)
+        passed_by = killed.pop("", 0)
+        by_whom = ", ".join(f"{count} by {killer}" for killer, count in sorted(killed.items()))
+        print(
+            f"{len(mutants)} statements deleted one by one in {time.monotonic() - began:.0f} s: "
+            f"{killed.total()} noticed ({by_whom}), {passed_by - self.survived} accepted with a reason, "
+            f"{self.survived} survived."
+        )
+
+    def _complains(self) -> bool:
+        """Somebody finds fault with the scripts as they are: then what they notice means nothing."""
+        shutil.copytree(SCRIPTS, self._folder, dirs_exist_ok=True)
+        everything = [item for items in self._items.values() for item in items]
+        return self._asks(lambda: self._tests(everything)) or self._asks(lambda: self._simulation(""))
+
+    def _killer(self, mutant: Mutant) -> str:
         """Who noticed, or ''."""
-        shutil.copytree(self._whole, self._mutated, dirs_exist_ok=True)
-        (self._mutated / f"{mutant.file}.lua").write_text(mutant.source)
-        return self._anyone(mutant.file)
+        own = own_tests(mutant.file)
+        asked = [
+            (path.name in own, item)
+            for path in modules_for(mutant.file)
+            for item in self._items.get(path, [])
+        ]
+        script = self._folder / f"{mutant.file}.lua"
+        script.write_text(mutant.source)
+        try:
+            if self._asks(lambda: self._tests([item for is_own, item in asked if is_own])):
+                return "the tests of its name"
+            if self._asks(lambda: self._simulation(mutant.file)):
+                return "the simulation"
+            if self._asks(lambda: self._tests([item for is_own, item in asked if not is_own])):
+                return "other tests"
+            return ""
+        finally:
+            shutil.copy(SCRIPTS / f"{mutant.file}.lua", script)
 
-    def _anyone(self, file: str = "") -> str:
-        if self._simulation(file):
-            return "the simulation"
-        return "the script tests" if self._script_tests(file) else ""
+    def _asks(self, work: Callable[[], bool]) -> bool:
+        def with_these_scripts() -> int:
+            with scripts_from(self._folder):
+                return int(work())
+
+        return in_a_fork(with_these_scripts, self._folder / "said.txt") != 0
+
+    def _said(self) -> str:
+        return (self._folder / "said.txt").read_text()
+
+    def _tests(self, items: list[pytest.Item]) -> bool:
+        return one_fails(items, lambda _: A_TEST_ENDS_WITHIN)
 
     def _simulation(self, file: str) -> bool:
         weights = fewer_for(file) or WEIGHTS
-        with scripts_from(self._mutated):
-            for seed in self._seeds:
-                failure = play(self._world, make(seed, 40, weights))
-                if failure and isinstance(failure.error.__cause__, OSError):  # a script that does not end
-                    self._world.close()
-                    self._world = World(self._server.restart().url, ANSWERS_WITHIN)
-                if failure:
-                    return True
-        return False
-
-    def _script_tests(self, file: str) -> bool:
-        command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "--server", "valkey", "-p", "mutation.hook",
-            "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, script_tests(file)),
-        ]  # fmt: skip
-        places = [TESTS, TESTS.parent / "tools", TESTS.parent / "client", TESTS.parent / "worker"]
-        environment = os.environ | {
-            FOLDER: str(self._mutated),
-            "PYTHONPATH": os.pathsep.join(map(str, places)),
-        }
-        done = subprocess.run(
-            command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, check=False
-        )
-        if done.returncode not in PASSED_OR_FAILED:
-            raise RuntimeError(f"The script tests could not run:\n{done.stdout}")
-        self.last_tests = done.stdout
-        return done.returncode != 0
+        with RedisServer() as server:
+            world = World(server.url, ANSWERS_WITHIN)
+            return any(play(world, make(seed, 40, weights)) for seed in self._seeds)
 
 
 if __name__ == "__main__":

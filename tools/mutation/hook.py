@@ -1,6 +1,5 @@
-"""Scripts from another folder than the package's: for one block of code, or as a pytest plugin for a whole run."""
+"""Scripts from another folder than the package's, for one block of code."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 from antiphon.wire import scripts
 
 SCRIPTS = Path(str(scripts._FOLDER))
-FOLDER = "MUTATED_SCRIPTS"
 
 
 @contextmanager
@@ -22,8 +20,3 @@ def scripts_from(folder: Path) -> Iterator[None]:
     finally:
         scripts._FOLDER = before
         scripts.load_script.cache_clear()
-
-
-def pytest_configure() -> None:
-    scripts._FOLDER = Path(os.environ[FOLDER])
-    scripts.load_script.cache_clear()

@@ -1,102 +1,149 @@
-"""Change random Python statements of the core, one at a time; a test that calls the changed function must notice.
+"""Change random Python statements of the core, one at a time; a test that runs the statement must notice.
 
-    python -m mutation.python --statements 200 --seed 7
+    python -m mutation.python --statements 200 --seed 7 --record /tmp/record.json
 
 A statement is removed, or the condition of an ``if`` or ``while`` is reversed. pytest collects once. A forked process
-records which tests call which functions of the core; then one for each change runs the tests of its function, the
-quickest first. Survivors are printed with their place, and the exit code is 1 if there are any.
+runs every test and records which of the chosen statements each of them runs; ``--record`` keeps that for another run.
+Then one process for each change runs the tests of its statement, the quickest first, until one of them fails.
+Survivors are printed with their place, and the exit code is 1 if there are any.
 """
 
 import argparse
 import ast
+import builtins
 import gc
+import importlib
 import json
-import os
 import random
-import signal
 import sys
 import tempfile
-import threading
 import time
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 from support.source_tree import ROOT
 
+from mutation.forks import in_a_fork, one_fails
+
 CORE = ("worker/antiphon_worker/loop", "worker/antiphon_worker/process", "client/antiphon/wire")
 TESTS = ("tests/worker", "tests/client")
 REMOVED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return, ast.Raise, ast.Delete, ast.Continue, ast.Break)
-LEAST_SECONDS, TIMES_AS_LONG = 30.0, 5.0
+LEAST_SECONDS, TIMES_AS_LONG = 20.0, 5.0  # how long a test may take on a mutant
+SEEN = "__mutation_seen__"  # the name of a built-in set: the statements that the current test has run
+Record = dict[str, dict[str, float]]
+"""The tests that run each statement (``path:offset``), and how many seconds each of them takes."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A function of the core with one statement changed."""
+    """A statement of a function of the core, or the condition of one, that is to be changed."""
 
     path: Path
     function: str
     line: int
     statement: str
-    source: str
+    source: bytes
+    start: int
+    end: int
+    is_condition: bool
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(ROOT)}:{self.line} in {self.function}\n    {self.statement}"
 
+    @property
+    def place(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.start}"
+
+    @property
+    def changed(self) -> bytes:
+        """The module with this statement removed or this condition reversed."""
+        return _edited([self], Mutant._change)
+
+    def _change(self, text: bytes) -> bytes:
+        return b"(not (%b))" % text if self.is_condition else b"pass"
+
+    def probe(self, text: bytes) -> bytes:
+        """The same statement or condition; it adds its place to what the test has run."""
+        see = f"{SEEN}.add({self.place!r})".encode()
+        return b"(%b or (%b))" % (see, text) if self.is_condition else b"%b; %b" % (see, text)
+
 
 def mutants_of(path: Path, source: str) -> Iterator[Mutant]:
-    """Every change of one statement in the functions and methods of a module."""
+    """Every statement to change in the functions and methods of a module."""
     tree = ast.parse(source)
     classes = [(f"{node.name}.", node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     for prefix, body in [("", tree.body), *classes]:
         for function in body:
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                for node in ast.walk(function):
-                    changed = _changed(node, source)
-                    if changed:
-                        shown = (ast.get_source_segment(source, node) or "").splitlines()[0]
-                        yield Mutant(path, f"{prefix}{function.name}", node.lineno, shown, changed)
+                yield from _in_function(path, source.encode(), f"{prefix}{function.name}", function)
 
 
-def _changed(node: ast.AST, source: str) -> str:
-    """The source with this statement changed, or '' if it is none to change."""
+def _in_function(path: Path, source: bytes, name: str, function: ast.AST) -> Iterator[Mutant]:
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in ast.walk(function):
+        changed = _changed(node)
+        if changed:
+            start = starts[changed.lineno - 1] + changed.col_offset
+            end = starts[(changed.end_lineno or 0) - 1] + (changed.end_col_offset or 0)
+            shown = (ast.get_source_segment(source.decode(), node) or "").splitlines()[0]
+            yield Mutant(path, name, node.lineno, shown, source, start, end, changed is not node)
+
+
+def _changed(node: ast.AST) -> ast.stmt | ast.expr | None:
+    """The statement to remove, or the condition to reverse."""
     if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Constant):
-        return _replaced(source, node.test, f"(not ({ast.unparse(node.test)}))")
-    if isinstance(node, REMOVED) and not (
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    ):
-        return _replaced(source, node, "pass")
-    return ""
+        return node.test
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return node if isinstance(node, REMOVED) and not is_text else None
 
 
-def _replaced(source: str, node: Any, text: str) -> str:
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
-    before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
-    after = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])
-    return (before + text.encode() + after).decode()
+def _edited(mutants: Iterable[Mutant], edit: Callable[[Mutant, bytes], bytes]) -> bytes:
+    """Their module with the text of each edited; they do not overlap."""
+    edited, mutants = b"", sorted(mutants, key=lambda one: one.start)
+    at = 0
+    for one in mutants:
+        edited += one.source[at : one.start] + edit(one, one.source[one.start : one.end])
+        at = one.end
+    return edited + mutants[-1].source[at:]
 
 
-def apply(mutant: Mutant) -> bool:
-    """Give the living function the changed code; False if it has none of its own."""
-    wanted = [code for code in _codes(compile(mutant.source, str(mutant.path), "exec"))
-              if code.co_qualname == mutant.function]  # fmt: skip
-    gc.unfreeze()  # what is frozen is not listed
-    living = [one for one in gc.get_objects() if isinstance(one, FunctionType) and _is(one.__code__, mutant)]
-    try:
-        for function in living:
-            function.__code__ = wanted[0]
-    except (IndexError, ValueError):
-        return False
-    return bool(living)
+class Living:
+    """The functions of the core in this process, which are given other code."""
 
+    def __init__(self, paths: set[Path]) -> None:
+        files = {str(path) for path in paths}
+        gc.unfreeze()  # what is frozen is not listed
+        self._functions: dict[tuple[str, str], list[FunctionType]] = {}
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType) and one.__code__.co_filename in files:
+                name = one.__code__.co_filename, one.__code__.co_qualname
+                self._functions.setdefault(name, []).append(one)
+        gc.freeze()
 
-def _is(code: CodeType, mutant: Mutant) -> bool:
-    return code.co_qualname == mutant.function and code.co_filename == str(mutant.path)
+    def change(self, path: Path, name: str, source: bytes) -> bool:
+        """Give a function its code in the changed module; False if it has none of its own."""
+        codes = {code.co_qualname: code for code in _codes(compile(source, str(path), "exec"))}
+        try:
+            for function in self._functions[str(path), name]:
+                function.__code__ = codes[name]
+        except (KeyError, ValueError):
+            return False
+        return True
+
+    def probe(self, mutants: Iterable[Mutant]) -> None:
+        """Have the statements to change add themselves to what a test has run."""
+        by_path: dict[Path, list[Mutant]] = {}
+        for mutant in mutants:
+            by_path.setdefault(mutant.path, []).append(mutant)
+        for path, found in by_path.items():
+            for name in {mutant.function for mutant in found}:
+                self.change(path, name, _edited(found, Mutant.probe))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -109,107 +156,78 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 class Mutation:
     """A pytest plugin: after the collection it runs tests on mutants instead of once."""
 
-    def __init__(self, statements: int, seed: int, modules: list[str], skip: int = 0) -> None:
-        paths = [path for folder in modules for path in _modules(ROOT / folder)]
-        everything = [mutant for path in paths for mutant in mutants_of(path, path.read_text())]
-        self._mutants = random.Random(seed).sample(everything, min(statements, len(everything)))[skip:]
-        self._folder = Path(tempfile.mkdtemp(prefix="antiphon-mutation-"))
-        self._files = {str(path) for path in paths}
+    def __init__(self, mutants: list[Mutant], skip: int = 0, record: Path | None = None) -> None:
+        self._mutants, self._skip = mutants, skip
+        self._kept = record or Path(tempfile.mkdtemp(prefix="antiphon-mutation-")) / "record.json"
         self.survivors = 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
-        calls, seconds = self._recorded(session.items)
-        noticed = skipped = 0
-        for number, mutant in enumerate(self._mutants, 1):
-            tests = sorted(calls.get(f"{mutant.path}:{mutant.function}", []), key=seconds.__getitem__)
-            patience = LEAST_SECONDS + TIMES_AS_LONG * sum(map(seconds.__getitem__, tests))
-            code = _in_a_fork(lambda m=mutant, t=tests: _run_mutant(m, [items[name] for name in t]), patience)
-            noticed, skipped = noticed + (code == 1), skipped + (code == 2)
+        paths = {mutant.path for mutant in self._mutants}
+        for path in paths:  # some are imported when they are first needed
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
+            importlib.import_module(name.removesuffix(".__init__"))
+        living = Living(paths)
+        record = self._record(session.items, living)
+        codes = [0, 0, 0]
+        for number, mutant in enumerate(self._mutants[self._skip :], self._skip + 1):
+            found = record.get(mutant.place, {})
+            tests = {items[name]: seconds for name, seconds in found.items() if name in items}
+            code = in_a_fork(lambda m=mutant, t=tests: _run_mutant(m, living, t))
+            codes[code] += 1
             if code == 0:
-                self.survivors += 1
                 print(f"survived {len(tests)} tests: {mutant}", flush=True)
             if number % 25 == 0:
                 print(f"{number}/{len(self._mutants)}", flush=True)
+        self.survivors, noticed, skipped = codes
         print(
             f"{noticed} noticed, {self.survivors} survived, {skipped} cannot be changed in a living process."
         )
         return True
 
-    def _recorded(self, items: list[pytest.Item]) -> tuple[dict[str, list[str]], dict[str, float]]:
-        """Which tests call each function of the core, and how long each takes; tests that fail are left out."""
-        found = self._folder / "calls.json"
-        said = self._folder / "recorder.txt"
-        code = _in_a_fork(lambda: _record(items, self._files, found), float("inf"), said)
-        if not found.exists():
-            raise RuntimeError(
-                f"the tests could not be recorded, exit code {code}:\n{said.read_text()[-4000:]}"
-            )
-        return tuple(json.loads(found.read_text()))  # type: ignore[return-value]
+    def _record(self, items: list[pytest.Item], living: Living) -> Record:
+        if not self._kept.exists():
+            said = self._kept.with_suffix(".txt")
+            code = in_a_fork(lambda: _record(items, living, self._mutants, self._kept), said)
+            if not self._kept.exists():
+                raise RuntimeError(
+                    f"the tests could not be recorded, exit code {code}:\n{said.read_text()[-4000:]}"
+                )
+        return json.loads(self._kept.read_text())
 
 
-def _modules(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
-
-
-def _record(items: list[pytest.Item], files: set[str], found: Path) -> int:
-    calls: dict[str, list[str]] = {}
-    seconds: dict[str, float] = {}
-    called: set[CodeType] = set()
-
-    def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename in files:
-            called.add(frame.f_code)
-
+def _record(items: list[pytest.Item], living: Living, mutants: list[Mutant], kept: Path) -> int:
+    """Which tests run each statement to change; tests that fail are left out."""
+    seen: set[str] = set()
+    setattr(builtins, SEEN, seen)
+    living.probe(mutants)
+    record: Record = {}
     for item, following in zip(items, [*items[1:], None], strict=True):
-        called.clear()
+        seen.clear()
         began = time.monotonic()
-        threading.setprofile(note)
-        sys.setprofile(note)
         failed = any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
-        sys.setprofile(None)
-        seconds[item.nodeid] = time.monotonic() - began
-        for code in () if failed else list(called):  # threads of other tests may still add some
-            outermost = code.co_qualname.partition(".<locals>")[0]
-            calls.setdefault(f"{code.co_filename}:{outermost}", []).append(item.nodeid)
-    calls = {name: sorted(set(tests)) for name, tests in calls.items()}
-    found.write_text(json.dumps([calls, seconds]))
+        seconds = time.monotonic() - began
+        for place in () if failed else list(seen):  # threads of other tests may still add some
+            record.setdefault(place, {})[item.nodeid] = seconds
+    kept.write_text(json.dumps(record))
     return 0
 
 
-def _run_mutant(mutant: Mutant, items: list[pytest.Item]) -> int:
+def _run_mutant(mutant: Mutant, living: Living, tests: dict[pytest.Item, float]) -> int:
     """0 if no test noticed, 1 if one did, 2 if the mutant cannot be made."""
-    if not apply(mutant):
+    if not living.change(mutant.path, mutant.function, mutant.changed):
         return 2
-    for item, following in zip(items, [*items[1:], None], strict=True) if items else ():
-        if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
-            return 1
-    return 0
+    items = sorted(tests, key=tests.__getitem__)
+    return int(one_fails(items, lambda item: LEAST_SECONDS + TIMES_AS_LONG * tests[item]))
 
 
-def _in_a_fork(work: Any, patience: float, said: Path = Path(os.devnull)) -> int:
-    """The exit code of a process that does this; one that takes too long is ended, and has noticed."""
-    pid = os.fork()
-    if not pid:
-        os.setsid()
-        silence = os.open(said, os.O_WRONLY | os.O_CREAT)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        code = 1
-        try:
-            code = work()
-        except BaseException:  # noqa: BLE001  (pytest ends a process with some that are no Exception)
-            traceback.print_exc()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + patience
-    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
-        if time.monotonic() > deadline:
-            os.killpg(pid, signal.SIGKILL)
-        time.sleep(0.05)
-    return min(1, abs(code)) if (code := os.waitstatus_to_exitcode(ended[1])) != 2 else 2
+def chosen(modules: Iterable[str], statements: int, seed: int) -> list[Mutant]:
+    """Random statements of these modules and folders, the same ones for a seed."""
+    places = [ROOT / module for module in modules]
+    paths = [path for place in places for path in sorted(place.rglob("*.py")) or [place]]
+    everything = [mutant for path in paths for mutant in mutants_of(path, path.read_text())]
+    return random.Random(seed).sample(everything, min(statements, len(everything)))
 
 
 def main() -> int:
@@ -219,22 +237,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="which ones")
     parser.add_argument("--skip", type=int, default=0, help="how many of them a run before this has changed")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="the tests that may notice")
+    parser.add_argument(
+        "--record", type=Path, help="which tests run each statement: read from here, or written"
+    )
     options = parser.parse_args()
     print(f"--seed {options.seed} repeats this run.", flush=True)
-    mutation = Mutation(options.statements, options.seed, options.modules, options.skip)
-    flags = [
-        "-n0",
-        "-q",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "unit or redis",
-        "--server",
-        "valkey",
-    ]
-    code = pytest.main([*flags, *(str(ROOT / test) for test in options.tests)], plugins=[mutation])
+    mutants = chosen(options.modules, options.statements, options.seed)
+    mutation = Mutation(mutants, options.skip, options.record)
+    flags = ["-n0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "unit or redis"]
+    tests = [str(ROOT / test) for test in options.tests]
+    code = pytest.main([*flags, "--server", "valkey", *tests], plugins=[mutation])
     return int(code not in (0, 5)) or int(mutation.survivors > 0)
 
 

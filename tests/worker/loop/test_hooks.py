@@ -377,6 +377,17 @@ def test_a_hook_that_fails_blocks_and_reveals_nothing(runtime, failing):
     assert failed.value.message == "A check of this turn failed, so it was stopped."
 
 
+@pytest.mark.parametrize("verdict", [Replace(system=7), Block(7)], ids=["replace", "block"])
+def test_the_log_states_what_a_hook_returned_in_place_of_text(verdict, caplog):
+    def wrong(call: ModelStart):
+        return verdict
+
+    caplog.set_level("DEBUG", "antiphon")
+    with pytest.raises(TurnFailed):
+        Agent(script("Hello."), "any", hooks=[wrong]).session().run("Hello")
+    assert "TypeError: text is expected, not int" in caplog.text
+
+
 @pytest.mark.parametrize("failing", FAILING[:6], ids=lambda one: getattr(one, "name", None) or one.__name__)
 def test_a_hook_that_is_to_continue_counts_as_one_that_returned_nothing(runtime, failing):
     function = failing.function if isinstance(failing, Hook) else failing

@@ -24,6 +24,8 @@ USER = Message.user("Hi")
          [ASKED, Message.tool([ToolResult("1", NO_RESULT, "pay", True), LOST]), USER]),
         ([ASKED, Message.tool([FIRST, SECOND, ToolResult("3", "x")]), Message("tool", [FIRST, Text("x")])],
          [ASKED, Message.tool([FIRST, SECOND]), Message("tool", [Text("x")])]),
+        ([USER, ASKED],
+         [USER, ASKED, Message.tool([ToolResult("1", NO_RESULT, "pay", True), LOST])]),
         ([], []),
     ],
 )  # fmt: skip

@@ -64,12 +64,11 @@ class Reaper:
                     spare=time.monotonic() < self._quiet_until,
                     queues=self._settings.queues,
                 )
-            except StoreError as exc:
+            except StoreError as exc:  # the consumer logs it
                 self._wait(self._settings.lease)
                 acts = []
                 if not exc.retryable:
                     raise
-                continue  # the consumer logs the error
             for act in acts:
                 log.log(
                     logging.INFO if act.what in ORDINARY else logging.WARNING,
