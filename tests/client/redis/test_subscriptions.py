@@ -131,3 +131,18 @@ async def test_readers_that_come_before_the_confirmation_are_told_of_it(redis_ur
             await redis.publish("channel", "x")
             assert [await listener.get(5) for listener in (one, two, three)] == [b"x"] * 3
         await feed.aclose()
+
+
+async def test_a_channel_that_was_left_is_not_asked_for_again_after_a_lost_connection(redis_url):
+    async with Redis.from_url(redis_url) as redis, open_redis(redis_url) as connection:
+        feed = LiveFeed(connection)
+        async with feed.listen("stays") as stays:
+            assert await stays.get(5) == RESYNC
+            async with feed.listen("left") as left:
+                assert await left.get(5) == RESYNC
+            feed.reconnect()
+            assert await stays.get(5) == RESYNC
+            async with feed.listen("last") as last:
+                assert await last.get(5) == RESYNC  # what was asked for before is answered
+            assert await redis.pubsub_numsub("stays", "left") == [(b"stays", 1), (b"left", 0)]
+        await feed.aclose()

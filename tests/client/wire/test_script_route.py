@@ -110,3 +110,17 @@ async def test_a_turn_whose_worker_dies_before_it_gives_it_back_does_not_go_to_t
     assert await cell.queue("slow") == ["t0", "t1"]
     assert (await cell.take(queues=["slow"])).turns[-1].turn_id == "t1"
     assert await cell.reap() == []
+
+
+async def test_a_turn_that_moves_leaves_the_place_of_its_share_in_its_former_queue_to_others(cell):
+    await set_tenant_limits([cell], "a", TenantLimits(in_flight=2))
+    for name in ("a1", "a2", "a3"):
+        await cell.put(name, f"of-{name}", tenant="a")
+        await cell.wait(1)
+    first, second = (await cell.take()).turns
+    await set_tenant_limits([cell], "a", TenantLimits(in_flight=1))  # no other turn takes the place at once
+    assert await write_route(cell, second, Route(queue="slow"), entry=ENTRY)
+    assert await cell.give_back(second, "drain", code="routed")
+    await set_tenant_limits([cell], "a", TenantLimits(in_flight=3))
+    await cell.end(first)
+    assert (await cell.queue("slow"), await cell.queue()) == (["a2"], ["a3"])
