@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from simulation.actors import FIRST_WEIGHTS, PAYING, READERS, RESUMED, WEIGHTS, 
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.state import Broken
+from simulation.stock import StockWorker
 from simulation.world import World
 
 from antiphon.redis import past
+from antiphon.wire.scripts import KEEP_JOB_SECONDS
 
 pytestmark = pytest.mark.main_path
 
@@ -220,6 +223,33 @@ def test_an_answer_without_a_reason_and_a_reason_without_an_answer_are_both_name
 @pytest.mark.parametrize(("seed", "steps"), FOUND)
 def test_what_a_long_run_has_found_stays_mended(world, seed, steps):
     assert play(world, make(seed, steps, FIRST_WEIGHTS)) is None
+
+
+@pytest.mark.one_server
+def test_rqs_record_that_was_rewritten_by_an_earlier_clock_is_removed_by_that_clock(world):
+    """An hour after RQ's own worker has ended its job, not after the end of the turn."""
+    half, stock = KEEP_JOB_SECONDS * 500, StockWorker(world, "stock", [], "app-a")
+    world.submit("s1", "t1", "antiphon")
+    world.rq_does("a stock worker takes a job", stock._take)
+    assert stock._taken
+    world.cancel("t1", "enough")
+    world.jump(-half)
+    world.rq_does("a stock worker ends it", partial(stock._whole_end, stock._taken, ""))
+    world.wait(2 * half - 1)
+    world.reap()
+    world.check_now()
+    assert "t1" in world.state.at("rq:canceled", "antiphon", {})
+    world.wait(62_000)
+    world.reap()
+    world.check_now()
+    assert "t1" not in world.state.at("rq:canceled", "antiphon", {})
+
+
+@pytest.mark.one_server
+def test_a_record_of_rq_that_is_kept_for_another_time_is_noticed(world, tmp_path):
+    with scripts_from(sabotage(tmp_path, "include/rq_view", " + kept * 1000")):
+        failures = (play(world, make(seed, STEPS)) for seed in range(20))
+        assert any(failure and "RQ's records of ended turns" in str(failure.error) for failure in failures)
 
 
 def test_each_commit_has_schedules_of_its_own_and_a_run_can_be_repeated(monkeypatch):

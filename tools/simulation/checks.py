@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from antiphon.wire.scripts import KEEP_JOB_SECONDS
+from antiphon.wire.scripts import KEEP_JOB_SECONDS, KEEP_TURN_SECONDS
 from antiphon_worker.local.moves import EDIT_MS, ENDED, LOOK_AGAIN_MS, unseen_ms
 from antiphon_worker.local.records import Session, Turn
 from simulation.model import QUARANTINE_MS, Model, asks, is_deleted, queue_of, view_of
@@ -26,6 +26,7 @@ REGISTRY = {
     "queued": [], "waiting": ["deferred"], "delayed": ["scheduled"], "retrying": ["scheduled"], "running": [],
     "suspended": ["deferred"], "finished": ["finished"], "failed": ["failed"], "cancelled": ["canceled"],
 }  # fmt: skip
+KEPT = {"finished": KEEP_JOB_SECONDS, "failed": KEEP_TURN_SECONDS, "canceled": KEEP_JOB_SECONDS}
 NONE: dict[str, float] = {}
 PROMISES = {
     "fence": "G3 the holder", "holder": "G3 the holder", "stop": "G3 the holder", "batch": "G3 the holder",
@@ -249,22 +250,28 @@ class Checks:
             for registry in REGISTRY[view_of(turn)]
             if turn.id not in self.touched_by_rq and not is_deleted(turn)
         }
-        found = {
-            (registry, queue, name)
+        scores = {
+            (registry, queue, name): score
             for registry in REGISTRIES
             for queue, listed in state.all(f"rq:{registry}").items()
-            for name in listed
+            for name, score in listed.items()
             if name not in self.touched_by_rq and not state.is_deleted(name)
         }
+        found, ends = scores.keys(), {one for one in expected if one[0] in KEPT}
         left = {one for one in found - expected if one[0] == "canceled" and one[2] in self.cancelled_by_rq}
         self._latest = max(self._latest, self.model.now)
-        over = {one for one in expected if one[0] in ("finished", "canceled") and self._is_over(one[2])}
+        over = {one for one in ends if self._until(one) <= self._latest}
         require(found - left - over == expected - over, "RQ's registries", found ^ expected)
+        for one in ends & found:
+            if one[2] in self.cancelled_by_rq:  # ``job.cancel()`` registers what expires at once
+                continue
+            until = round(self._until(one) / 1000)
+            require(scores[one] == until, "RQ's records of ended turns are kept", one, scores[one], until)
 
-    def _is_over(self, turn: str) -> bool:
-        """Whether RQ's record of an ended turn has been due to be removed, even if the clock was set back since."""
-        ended = self.model.turns[turn].record.number("ended_at")
-        return ended + KEEP_JOB_SECONDS * 1000 <= self._latest
+    def _until(self, entry: tuple[str, str, str]) -> int:
+        """When an entry of an ended turn is removed. RQ's own worker may rewrite it later, with an earlier clock."""
+        registry, _, turn = entry
+        return self.model.recorded_at[turn] + KEPT[registry] * 1000
 
     def _indexes(self, state: State, executions: Collection[tuple[str, str]]) -> None:
         """What lists many: queues, started jobs, what each worker holds, who is to be looked at."""

@@ -94,6 +94,7 @@ class Model(Transitions):
         self.accepted, self.grown = self._accept, note_ends
         self.rq: dict[str, str | None] = {}
         self.viewed: set[str] = set()
+        self.recorded_at: dict[str, int] = {}  # when RQ's record of a turn was written
         self.rung: set[str] = set()  # workers
         self.notices: list[tuple[str, str, str, int]] = []
         self.damaged: set[str] = set()  # turns
@@ -194,6 +195,7 @@ class Model(Transitions):
     def view(self, turn: Turn) -> None:
         self.rq[turn.id] = RQ_STATUS[view_of(turn)]
         self.viewed.add(turn.id)
+        self.recorded_at[turn.id] = self.now
         self.shares.count(turn, view_of(turn))
 
     def _notice(self, turn: Turn) -> None:

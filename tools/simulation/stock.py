@@ -83,10 +83,12 @@ class StockWorker(Worker):
     def _whole_end(self, taken: Taken, status: str) -> None:
         """What RQ lists stays listed as long as the scripts let it, by the clock of this world."""
         self._end(taken, status)
+        model, turn = self._world.model, taken.job.id
         for kind in ("finished", "failed", "canceled"):
             kept = KEEP_TURN_SECONDS if kind == "failed" else KEEP_JOB_SECONDS
-            until = self._world.model.now // 1000 + kept
-            self._world.rq_redis.zadd(f"rq:{kind}:{taken.job.origin}", {taken.job.id: until}, xx=True)
+            until, key = round(model.now / 1000 + kept), f"rq:{kind}:{taken.job.origin}"
+            if self._world.rq_redis.zadd(key, {turn: until}, xx=True, ch=True):
+                model.recorded_at[turn] = model.now
 
     def _end(self, taken: Taken, status: str) -> None:
         if status == "failed":

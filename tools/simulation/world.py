@@ -611,6 +611,7 @@ class World:
         require(turn.status in ENDED and turn.id in touched, "only RQ's word is corrected", turn.id)
         self.checks.cancelled_by_rq.discard(turn.id)
         self.model.rq[turn.id] = RQ_STATUS[turn.status]
+        self.model.recorded_at[turn.id] = self.model.now
 
     # RQ's tools, and what else happens to RQ's keys
 

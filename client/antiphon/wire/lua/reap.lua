@@ -76,7 +76,7 @@ local function put_off(key, turn, why)
 end
 
 -- RQ's tools may write at any time, and no script of ours rewrites the record of an ended turn. An entry that `job.cancel()`
--- registers expires at once, and ours expire in a week. RQ's failures look like ours, so the newest ones are checked.
+-- registers expires at once, ours after a time. RQ's failures look like ours, so the newest ones are checked.
 local RQ_CLOCK_SECONDS = 60
 local NEWEST_FAILED = 15
 local RQ_MARK_SECONDS = 60 -- what RQ's `job.cancel()` registers has ended at once, and is looked at before it goes
