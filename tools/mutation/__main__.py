@@ -36,6 +36,7 @@ FILES = [
     "notices/follow", "schedules/advance", "schedules/write", "webhooks/release", "webhooks/settle", "webhooks/take",
     "webhooks/write", "events/send", "budgets/reserve", "budgets/capture", "budgets/note", "budgets/wake",
     "batches/collect", "batches/take", "batches/note", "batches/deliver", "batches/leave",
+    "moving/leave", "moving/restore", "moving/arrive",
     *(f"include/{name}" for name in (
         "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
         "life", "damage", "crashed", "suspended", "watch", "give_up", "clock_back", "jobs", "foreign", "cut", "tenants",

@@ -64,6 +64,9 @@ class Cells:
         self._cells = {cell.name: cell for cell in cells}
         self._on_cluster = list(cells) if cells[0].keys.tag else []
 
+    def __len__(self) -> int:
+        return len(self._cells)
+
     def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
 

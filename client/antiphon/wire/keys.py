@@ -65,6 +65,8 @@ KINDS: tuple[Kind, ...] = (
          "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
     Kind("cells", "cells", "counter", "on a cluster: the number of cells of the deployment", "kept", lasting=True),
+    Kind("listed", "listed", "counter", "not on a cluster: how many cells the deployment lists, this one included",
+         "31 days after the last worker process has written it"),
     Kind("moved", "moved", "string", "with `antiphon cells move`: where the cell is now (`to`), or from where it is "
          "copied (`from`)", "kept", lasting=True),
     Kind("arriving", "arriving:{}", "as its original", "a copy of a key that all sessions share, until the cell has "
@@ -384,6 +386,7 @@ class Keys:
     ending = _One()
     fence = _One()
     cells = _One()
+    listed = _One()
     moved = _One()
     byte_root = _One()
     swept = _One()

@@ -22,7 +22,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from antiphon.errors import StoreUnavailable, StoreUnsupported, UsageError
-from antiphon.text import text_of
+from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.changes import Changes
 from antiphon.wire.errors import asked, unexpected
@@ -152,6 +152,7 @@ class Mover:
         away = await self._marker_of(self._source)
         if away:
             raise UsageError(f"{self._from} does not have the cell: its marker is {away!r}.")
+        await self._check_list()
         keys = self._target.keys
         pipe = self._target.redis.pipeline(transaction=True)
         pipe.set(keys.moved, self._marker)
@@ -159,15 +160,25 @@ class Mover:
             pipe.set(key, "moved")
         await asked(pipe.execute())
 
+    async def _check_list(self) -> None:
+        """Raise ``UsageError`` if the source is one of several URLs: they determine the cell of each session."""
+        listed = number(await asked(self._source.redis.get(self._source.keys.listed)))
+        if not self._source.keys.tag and listed > 1:
+            raise UsageError(
+                f"{self._from} is one of {listed} cells that the deployment lists, as its workers have stored. The "
+                "URLs determine the cell of each session, so none of them can be replaced. If the deployment has only "
+                "this cell by now, restart its workers with this URL alone."
+            )
+
     async def _copy_until_short(self) -> None:
         seconds = before = 0.0
-        for number in range(MOST_PASSES):
+        for passes in range(MOST_PASSES):
             began = time.monotonic()
             copied = await self._pass()
             self._unchecked = set(self._foreign_jobs())  # of some, the turns are copied next
             seconds = time.monotonic() - began
             self._say(f"{self._done.name}: copied {copied} of {self._done.keys} keys in {seconds:.1f} s.")
-            if number == 0:
+            if passes == 0:
                 await self._remove_others()
             elif seconds <= self._pause / 2 and not SHORT_SECONDS < seconds < before / 2:
                 return

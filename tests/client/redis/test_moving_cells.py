@@ -12,6 +12,7 @@ from redis import Redis
 from support import forks
 from support.clusters import Cluster
 from support.eventually import wait_until_async
+from support.here import running_worker
 from support.servers import RedisServer
 
 from antiphon.client import AsyncClient
@@ -498,3 +499,37 @@ async def test_all_cells_of_a_cluster_move_to_another_one_with_the_command(clust
                 await stay(client).submit("s0", "Hi", agent="a")
         async with AsyncClient(source) as client:
             assert {row.session_id async for row in client.sessions()} == {f"s{n}" for n in range(8)}
+
+
+@pytest.mark.one_server
+async def test_one_url_of_a_list_does_not_move(redis_url, other, third):
+    async def stored(count):
+        with Redis.from_url(redis_url) as redis:
+            return redis.get("ant:listed") == count and redis.pttl("ant:listed") > 0
+
+    async with running_worker(redis_url, cells=f"{redis_url},{other}"):
+        await wait_until_async(lambda: stored(b"2"), description="the worker has stored how many there are")
+    before = await content(redis_url)
+    with pytest.raises(UsageError, match=r"is one of 2 cells that the deployment lists.* none of them"):
+        await move(redis_url, third)
+    assert await content(redis_url) == before
+    with Redis.from_url(third) as redis:
+        assert redis.keys() == []
+    async with running_worker(redis_url):
+        await wait_until_async(lambda: stored(b"1"), description="another worker has stored it")
+        await move(redis_url, third)
+
+
+async def test_a_cell_that_has_left_its_list_arrives_all_the_same(monkeypatch, worked, other):
+    async def dies(_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "_arrive", dies)
+        with pytest.raises(Died):
+            await move(worked, other)
+    with Redis.from_url(worked) as redis:
+        redis.set("ant:listed", 2)
+    await move(worked, other)
+    async with AsyncClient(other) as client:
+        assert await client.snapshot("queued")

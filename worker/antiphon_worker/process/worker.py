@@ -109,7 +109,7 @@ class Worker:
         control = Control(cell, feed, self.name, consumer, self.drain, Variants(cell, self._app))
         presence = Presence(
             cell, self.name, self.settings.queues, runner.placement.parts, lambda: consumer.busy, consumer.running,
-            lambda: runner.ended, lambda: (runner.tokens, publisher.lag), runner.writer(self.name),
+            lambda: runner.ended, lambda: (runner.tokens, publisher.lag), runner.writer(self.name), len(cells),
         )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:

@@ -51,6 +51,7 @@ class Presence:
         ended: Callable[[], tuple[int, int, float]],
         load: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
         write_figures: Callable[[], Awaitable[None]] | None = None,
+        cells: int = 1,
     ) -> None:
         self._cell = cell
         self._worker = worker
@@ -61,6 +62,7 @@ class Presence:
         self._ended = ended  # finished turns, failed turns, and the seconds of both
         self._load = load  # tokens of attempts that have ended, and how many seconds late events are
         self._write_figures = write_figures  # of the turns that have ended
+        self._cells = cells  # of the deployment
         self._app = app
         self._told_at: float | None = None  # since when Redis has the revisions of the App
         self.advertised = asyncio.Event()
@@ -115,6 +117,8 @@ class Presence:
         if tells := self._told_at is None or now - self._told_at >= TELL_SECONDS:
             key, known = self._cell.keys.app(self._app.digest()), msgspec.json.encode(self._app.revisions)
             pipe.set(key, known, ex=APP_TTL_SECONDS)
+            if not self._cell.keys.tag:  # on a cluster, the URL has the number
+                pipe.set(self._cell.keys.listed, self._cells, ex=APP_TTL_SECONDS)
         try:
             await pipe.execute()
         except (RedisError, OSError):
