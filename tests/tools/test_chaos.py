@@ -15,6 +15,7 @@ from chaos.plan import (
     FAULTS,
     HOST_FAULTS,
     MEMORY_FAULTS,
+    MOVE_FAULTS,
     NETWORK_FAULTS,
     SLOT_FAULTS,
     make_plan,
@@ -47,6 +48,7 @@ def test_a_seed_names_its_faults():
     several = (set(FAULTS) - set(NETWORK_FAULTS)) | set(HOST_FAULTS)
     assert {fault.kind for fault in make_plan(7, 600, apart=True)} == several
     assert {fault.kind for fault in make_plan(7, 600, cluster=True)} == {*FAULTS, *SLOT_FAULTS}
+    assert {fault.kind for fault in make_plan(7, 600, moves=True)} == {*FAULTS, *MOVE_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, archive=True)} == {*FAULTS, *ARCHIVE_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, memory=True)} == {*FAULTS, *MEMORY_FAULTS}
@@ -199,6 +201,20 @@ async def test_every_promise_holds_on_a_cluster_whose_slots_move(tmp_path):
     assert report.snapshots > 2 * len(chaos.conversations)
     assert report.accepted > 10
     assert report.faults["move a slot"] + report.faults["move a slot key by key"] > 1
+
+
+@pytest.mark.short
+@pytest.mark.timeout(240)
+@pytest.mark.one_server
+async def test_every_promise_holds_while_the_cell_moves_to_a_cluster_and_back(tmp_path):
+    with Chaos(2, 15, tmp_path, moves=True, errands=True, files=True, batches=True) as chaos:
+        report = await run(chaos)
+        moved = chaos.network.moved
+    print(report.table())
+    assert report.ok, report.table()
+    assert report.snapshots > 2 * len(chaos.conversations)
+    assert report.accepted > 10
+    assert moved > 1, "there, and back"
 
 
 @needs_hosts

@@ -29,6 +29,9 @@ def main() -> int:
     parser.add_argument(
         "--cluster", action="store_true", help="the same, with a cluster of Redis whose slots move"
     )
+    parser.add_argument(
+        "--moves", action="store_true", help="a single Redis and a cluster, between which the cell moves"
+    )
     parser.add_argument("--plan", action="store_true", help="print the sequence of faults and do nothing")
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--keep", type=Path, help="leave what the workers logged in this folder")
@@ -42,12 +45,15 @@ def main() -> int:
         parser.error(reason)
     if apart and options.clock:
         parser.error("the hosts of --hosts and --cluster have one clock: leave --clock out")
+    if options.moves and (apart or options.clock):
+        parser.error("--moves has places of its own: leave --hosts, --cluster and --clock out")
     with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
         folder = options.keep or Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(
             options.seed, options.seconds, folder, server=options.server, clock=options.clock,
-            apart=apart, cluster=options.cluster, webhook=not apart, errands=not options.clock, files=not options.clock,
+            apart=apart, cluster=options.cluster, moves=options.moves, webhook=not apart,
+            errands=not options.clock, files=not options.clock,
             batches=not options.clock and not apart,
             archive=not options.clock and not options.cluster, memory=not options.clock and not options.cluster,
         )  # fmt: skip

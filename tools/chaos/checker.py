@@ -303,9 +303,9 @@ def _check_places(chaos: Chaos, report: Report) -> None:
 
 
 def _check_keys(chaos: Chaos, report: Report) -> None:
-    leaked: list[str] = []
+    leaked = chaos.network.strays()
     for server in chaos.network.servers:
-        leaked += leaked_keys(server.url)
+        leaked += leaked_keys(server.url, chaos.network.stays)
         with Redis.from_url(server.url, decode_responses=True) as redis:
             for registry in redis.scan_iter("rq:*wip:antiphon", count=1000):
                 leaked += [f"{registry} {entry}" for entry in redis.zrange(registry, 0, -1)]

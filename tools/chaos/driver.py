@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -27,14 +27,15 @@ from chaos.errands import LABELS, Errands
 from chaos.filers import Filers
 from chaos.gateway import Gateway
 from chaos.load import Conversation, People
+from chaos.moves import TwoPlaces
 from chaos.network import ClusterOfHosts, Network, OneMachine, SeveralHosts
-from chaos.plan import HOST_FAULTS, NETWORK_FAULTS, SLOT_FAULTS, Fault, make_plan
+from chaos.plan import HOST_FAULTS, MOVE_FAULTS, NETWORK_FAULTS, SLOT_FAULTS, Fault, make_plan
 from chaos.recovery import Death, since
 from chaos.rememberers import AWAY, Rememberers
 from chaos.sleepers import LIFE_SECONDS, Sleepers
 
 HOSTS, PROCESSES, SESSIONS, PLACES = 2, 2, 16, 2
-AWAY_FAULTS = {*NETWORK_FAULTS, *HOST_FAULTS, *SLOT_FAULTS, "lose all workers", "kill host"}
+AWAY_FAULTS = {*NETWORK_FAULTS, *HOST_FAULTS, *SLOT_FAULTS, *MOVE_FAULTS, "lose all workers", "kill host"}
 STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
@@ -72,11 +73,12 @@ class Chaos:
         batches: bool = False,
         apart: bool = False,
         cluster: bool = False,
+        moves: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
         self.clock = clock
-        self.apart, self.cluster = apart, cluster
+        self.apart, self.cluster, self.moves = apart, cluster, moves
         self.plan = make_plan(
             seed,
             seconds,
@@ -86,6 +88,7 @@ class Chaos:
             errands=errands,
             apart=apart,
             cluster=cluster,
+            moves=moves,
         )
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
@@ -136,6 +139,8 @@ class Chaos:
             return ClusterOfHosts(stack, kind, HOSTS)
         if self.apart:
             return SeveralHosts(stack, kind, HOSTS)
+        if self.moves:
+            return TwoPlaces(stack, kind, self._processes)
         return OneMachine(stack, kind, appendonly=True, appendfsync="always", movable_clock=self.clock)
 
     async def run(self) -> None:
@@ -279,8 +284,8 @@ class Chaos:
                 self._lose_store(fault)
             case "flush scripts":
                 await asyncio.to_thread(self.network.server_of(fault).flush_scripts)
-            case "move a slot" | "move a slot key by key":
-                await self.network.move(fault)
+            case kind if kind in SLOT_FAULTS or kind in MOVE_FAULTS:
+                await self._move(hit)
             case "put clock forward" | "put clock back":
                 self._move_clock(fault)
             case _:
@@ -349,7 +354,23 @@ class Chaos:
             await asyncio.sleep(seconds)
             act()
 
-        task = asyncio.create_task(later())
+        self._meanwhile(later())
+
+    async def _move(self, hit: Hit) -> None:
+        """A slot moves while nothing else breaks, a cell while everything does."""
+
+        async def move() -> None:
+            await self.network.move(hit.fault)
+            hit.ended_ms = time.time() * 1000
+
+        if hit.fault.kind in MOVE_FAULTS:
+            self._meanwhile(move())
+        else:
+            await move()
+
+    def _meanwhile(self, act: Coroutine[Any, Any, None]) -> None:
+        """Do something while the next faults are carried out, and before everything comes to its end."""
+        task = asyncio.create_task(act)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 

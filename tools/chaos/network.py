@@ -22,9 +22,15 @@ After = Callable[[float, Callable[[], None]], None]
 
 
 class Network(Protocol):
-    """``inside`` is what the command of a worker's host, or of the gateway, begins with."""
+    """``inside`` is what the command of a worker's host, or of the gateway, begins with.
+
+    ``stays`` are the keys that refuse calls where a cell was, ``strays`` what else it has left there.
+    """
 
     servers: Sequence[RedisServer]
+
+    @property
+    def stays(self) -> Sequence[str]: ...
 
     def server_of(self, fault: Fault) -> RedisServer: ...
     def workers_url(self, number: int) -> str: ...
@@ -33,11 +39,14 @@ class Network(Protocol):
     def gateway_address(self) -> str: ...
     def disturb(self, fault: Fault, after: After) -> None: ...
     async def move(self, fault: Fault) -> None: ...
+    def strays(self) -> list[str]: ...
     def heal(self) -> None: ...
 
 
 class OneMachine:
     """Everything on one machine, with a proxy for all workers and one for all clients."""
+
+    stays: Sequence[str] = ()
 
     def __init__(self, stack: ExitStack, kind: Kind, **options: Any) -> None:
         server = stack.enter_context(RedisServer(kind, **options))
@@ -78,6 +87,9 @@ class OneMachine:
     async def move(self, fault: Fault) -> None:
         raise NotImplementedError("one Redis has no slots")
 
+    def strays(self) -> list[str]:
+        return []
+
     def heal(self) -> None:
         self._workers.heal()
         self._clients.heal()
@@ -85,6 +97,8 @@ class OneMachine:
 
 class SeveralHosts:
     """Redis, the gateway and each supervisor on hosts of their own; the clients are on this one."""
+
+    stays: Sequence[str] = ()
 
     def __init__(self, stack: ExitStack, kind: Kind, workers: int) -> None:
         names = [*self._nodes, "gateway", *(f"worker{number}" for number in range(workers))]
@@ -130,6 +144,9 @@ class SeveralHosts:
 
     async def move(self, fault: Fault) -> None:
         raise NotImplementedError("one Redis has no slots")
+
+    def strays(self) -> list[str]:
+        return []
 
     def heal(self) -> None:
         self.hosts.heal()

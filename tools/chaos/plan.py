@@ -37,6 +37,8 @@ ERRAND_FAULTS: dict[str, int] = {"restart host": 6, "kill gateway": 3}
 
 SLOT_FAULTS: dict[str, int] = {"move a slot": 5, "move a slot key by key": 5}
 """What comes to them where Redis is a cluster."""
+MOVE_FAULTS: dict[str, int] = {"move the cell": 6, "kill the mover": 6}
+"""What comes to them where there is a single Redis and a cluster: `antiphon cells move`, which may die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,18 @@ def make_plan(
     errands: bool = False,
     apart: bool = False,
     cluster: bool = False,
+    moves: bool = False,
 ) -> list[Fault]:
     """The faults of a run, ``pace`` seconds apart on average; with ``apart`` those of several hosts.
 
     With ``clock`` the server's clock jumps as well, and with ``archive`` all workers are away for longer than some
-    sessions live. With ``memory`` its store is away. With ``cluster`` slots move from one node to another.
+    sessions live. With ``memory`` its store is away. With ``cluster`` slots move from one node to another. With
+    ``moves`` the cell moves from one place to another.
     """
     chance, plan, at = random.Random(seed), [], 1.0
     faults = FAULTS if not apart else _without(FAULTS, NETWORK_FAULTS) | HOST_FAULTS
     faults = faults | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
-    faults |= SLOT_FAULTS if cluster else {}
+    faults |= (SLOT_FAULTS if cluster else {}) | (MOVE_FAULTS if moves else {})
     faults |= (MEMORY_FAULTS if memory else {}) | (ERRAND_FAULTS if errands else {})
     while at < seconds:
         kind = chance.choices(list(faults), list(faults.values()))[0]
