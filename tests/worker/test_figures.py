@@ -31,6 +31,12 @@ def lookup() -> str:
     raise ValueError("not there")
 
 
+@tool(approval=True)
+def refund() -> str:
+    """Refund it."""
+    return "refunded"
+
+
 SUPPORT = Agent(
     script(tool_call("lookup"), "Gone.", repeat=True), "any", name="support", tools=[lookup], label="v1"
 )
@@ -76,6 +82,28 @@ async def test_ended_turns_are_counted_by_their_revision(redis_url):
         async with running_worker(redis_url, APP):
             await answered(client)
             await ended(client, 4)
+
+
+async def test_what_a_turn_did_before_it_was_suspended_counts_once(redis_url):
+    agent = Agent(
+        script(tool_call("lookup"), tool_call("refund"), "Gone."),
+        "any",
+        name="support",
+        tools=[lookup, refund],
+    )
+    async with client_of(redis_url) as client, running_worker(redis_url, App(agents=[agent])):
+        turn = await client.submit("s", "Where is it?", agent="support")
+
+        async def waits() -> bool:
+            return bool((await turn.info()).calls)
+
+        await wait_until_async(waits, 30, "the call waits for approval")
+        [call] = (await turn.info()).calls
+        await turn.approve(call.call_id)
+        response = await turn.result(30)
+        await ended(client, 1)
+        found = await figures(client)
+        assert (found.tool_calls, found.tokens) == (2, response.usage.tokens)
 
 
 async def test_a_turn_in_a_process_of_its_own_is_counted(redis_url, processes, tmp_path):

@@ -155,6 +155,18 @@ def test_rates_are_those_of_workers_that_were_there_before():
     assert rates_between(None, now) == Rates()
 
 
+def test_the_row_of_a_worker_has_what_it_does_in_all_its_cells():
+    def row(*counts, state="idle"):
+        heard, turns, *more = counts
+        return WorkerRow("w", ["q"], "h", 1, state, "antiphon", 1, heard, len(turns), turns, *more)
+
+    worker = row(5, ["t1"], 1, 2, 3.0, 4, 0.5)
+    worker.add(row(7, ["t2", "t3"], 10, 20, 30.0, 40, 0.25, state="busy"))
+    assert worker == row(7, ["t1", "t2", "t3"], 11, 22, 33.0, 44, 0.5, state="busy")
+    worker.add(row(None, [], 0, 0, 0.0, 0, 0.75))
+    assert (worker.heard, worker.lag, worker.state) == (7, 0.75, "busy")
+
+
 def test_turns_are_sorted_and_filtered():
     rows = [
         TurnRow("t1", "a", "running", "q", "w", 1, 3, 0, 900),

@@ -186,6 +186,18 @@ async def test_a_file_that_was_begun_is_removed_and_no_longer_counted(cell, monk
     assert await drop_files(cell, "s", file_id) == 0
 
 
+async def test_chunks_that_calls_which_met_have_left_are_removed_too(cell, monkeypatch):
+    with monkeypatch.context() as crash:
+        dying(cell, crash, 2)
+        with pytest.raises(Dies):
+            await add_file(cell, "s", DATA)
+    file_id = hashlib.sha256(DATA).hexdigest()
+    await cell.redis.hdel("ant:media:s", f"{file_id}:0")
+    other = await add_file(cell, "s", b"other")
+    assert await drop_files(cell, "s", file_id) == 1
+    assert sorted(await cell.redis.hkeys("ant:media:s")) == [other.id.encode(), f"{other.id}:0".encode()]
+
+
 async def test_a_turn_stores_files_only_while_it_is_held(cell):
     with pytest.raises(StoreUnavailable, match="no longer held"):
         await add_file(cell, "s", DATA, fence="1-a")

@@ -138,7 +138,7 @@ async def test_only_the_holder_announces_what_it_writes_and_changes_nothing_that
     assert await announce_turns(cell, "m", late, {"t1": "1:"})
     await cell.wait(LEASE_MS + 1)
     (holder,) = await take(cell)
-    assert not await announce_turns(cell, "m", late, {"t2": "1:"})
+    assert await announce_turns(cell, "m", late, {"t2": "1:"}) is False
     assert await known(cell, "t1", "t2") == [True, False]
     await settle_session(cell, "m", holder, {"t1": "1:a", "t2": ""})
     await ended(cell, "t3")

@@ -5,6 +5,7 @@ import pytest
 from antiphon.errors import TurnNotFound
 from antiphon.model.feedback import Feedback, Figures
 from antiphon.wire.feedback import feedback_of, figures_of, rate, rated_turns
+from antiphon.wire.lists.agents import revision_of
 
 REVISION = ("support", "r1")
 
@@ -74,3 +75,9 @@ async def test_the_indexes_drop_feedback_that_is_older_than_any_turn(cell):
     await rate(cell, await cell.turn("t1"), Feedback(1), REVISION)
     assert [turn async for _, turn in rated_turns(cell, 0)] == ["t1"]
     assert [turn async for _, turn in rated_turns(cell, 0, "a")] == ["t1"]
+
+
+async def test_a_turn_that_never_began_ran_on_no_agent(cell):
+    await cell.put("t1")
+    await cell.redis.hset("ant:session:s", "agent", '"support"')
+    assert await revision_of(cell, await cell.turn("t1")) == ("", "")

@@ -136,11 +136,14 @@ async def test_the_same_key_starts_nothing_again(redis_url):
 
 async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_lost(redis_url):
     async with client_of(redis_url) as client:
-        turn, asked = await ended(client, redis_url), asyncio.Event()
+        turn, asked, stopped = await ended(client, redis_url), asyncio.Event(), asyncio.Event()
 
         async def hangs(_):
             asked.set()
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
 
         async with serving(client, redis_url, app("new", hangs)):
             await turn.replay("support@new", step=9)
@@ -148,6 +151,7 @@ async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_l
             assert one.variant.error.startswith("usage: The recording has 3 model calls")
             await turn.replay("support@new")
             await asked.wait()
+        await wait_until_async(stopped.is_set, 20, "its model call is given up")
         assert sorted(one.status for one in await turn.variants()) == ["finished", "lost"]
 
 

@@ -129,10 +129,14 @@ async def run_variant(
     session = await opened(recording, own, recording.system if system is None else None)
     began = time.monotonic()
     turn = await session.submit(recording.input, **options_of(recording.request))
-    async for event in turn.stream():
-        if isinstance(event, TurnSuspended):
-            for call in event.calls:
-                await results.decide(turn, call)
+    try:
+        async for event in turn.stream():
+            if isinstance(event, TurnSuspended):
+                for call in event.calls:
+                    await results.decide(turn, call)
+    except BaseException:  # out of time, or its worker stops: the turn would go on without a reader
+        await turn.cancel("variant_stopped")
+        raise
     found = Variant(own.model, seconds=time.monotonic() - began)
     try:
         response = await turn.result()
