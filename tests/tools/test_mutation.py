@@ -136,7 +136,10 @@ def test_the_accepted_deletions_are_statements_of_the_scripts():
 def test_the_tests_that_may_notice_are_there():
     names = {path.name for path in modules_for("claim")}
     assert {"test_script_claim.py", "test_script_reap.py", "test_damaged_keys.py"} <= names
-    assert modules_for("include/files")[-1].name == "test_byte_stores.py"
+    assert [path.name for path in modules_for("include/files")[:2]] == [
+        "test_script_files.py",
+        "test_byte_stores.py",
+    ]
     assert modules_for("reap")[0].name == "test_script_reap.py"
     assert all(path.exists() for name in ("reap", *ELSEWHERE) for path in modules_for(name))
 

@@ -87,7 +87,12 @@ def modules_for(file: str) -> list[Path]:
     own = own_tests(file)
     paths = [path for pattern in SCRIPT_TESTS for path in (TESTS / "client" / "wire").glob(pattern)]
     beside = [TESTS / name for start, names in ELSEWHERE.items() if file.startswith(start) for name in names]
-    return [*sorted(paths, key=lambda path: (path.name not in own, path.name)), *beside]
+    paths = sorted(paths, key=lambda path: path.name)
+    return [
+        *(path for path in paths if path.name in own),
+        *beside,
+        *(path for path in paths if path.name not in own),
+    ]
 
 
 def own_tests(file: str) -> set[str]:

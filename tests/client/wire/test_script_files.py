@@ -1,17 +1,31 @@
-"""`add_chunk`, `read_chunk`, `list_files` and `drop_files`: a file is whole or not there, and stored once."""
+"""`files/*`: a file is whole or not there, and stored once, in Redis or with its content in a byte store."""
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 
 import pytest
+from support.byte_stores import used
 
-from antiphon.errors import LimitReached, StoreUnavailable, UsageError, WrongTenant
+from antiphon.bytestores import FolderStore
+from antiphon.errors import LimitReached, StoreUnavailable, TenantLimit, UsageError, WrongTenant
 from antiphon.input.limits import LIMITS
+from antiphon.redis.deployment import TenantLimits, set_tenant_limits
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 from antiphon.wire.files import CHUNK_BYTES, MOST_NAME, add_file, drop_files, list_files, read_file
 
 DATA = b"0123456789abcdef" * (CHUNK_BYTES // 16 * 2 + 1)  # three chunks
+
+
+pytestmark = pytest.mark.lasting_keys("ant:byte_root")
+
+
+@pytest.fixture(params=["chunks", "placed"])
+def anywhere(request, tmp_path):
+    """Whether the contents of files are in Redis or in a byte store."""
+    with used(FolderStore(tmp_path)) if request.param == "placed" else nullcontext():
+        yield request.param
 
 
 class Dies(Exception):
@@ -32,6 +46,7 @@ def dying(cell, monkeypatch, after):
     monkeypatch.setattr(cell, "run", chunk)
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_a_file_comes_back_as_it_was(cell):
     entry = await add_file(cell, "s", DATA, "text/plain", "a.txt")
     found = await read_file(cell, "s", entry.id)
@@ -53,6 +68,7 @@ async def test_a_call_after_a_crash_continues_at_every_chunk(cell, monkeypatch, 
     assert await cell.redis.hget("ant:session:s", "media") == f"1 {len(DATA)}".encode()
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_a_repeated_call_changes_nothing(cell):
     await add_file(cell, "s", DATA)
     keys = ("ant:session:s", "ant:media:s")
@@ -88,6 +104,7 @@ async def test_a_session_that_is_deleted_again_and_again_ends_the_call(cell, mon
         await add_file(cell, "s", DATA)
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_files_live_as_long_as_their_session(cell):
     await add_file(cell, "s", DATA, ttl_ms=100_000)
     assert 0 < await cell.redis.pttl("ant:media:s") <= 100_000
@@ -115,14 +132,15 @@ async def test_a_turn_that_waits_outside_keeps_the_files(cell):
     assert await cell.redis.ttl("ant:media:s") == -1
 
 
-async def test_deleted_files_make_room(cell):
+async def test_deleted_files_make_room(cell, anywhere):
     first, second = await add_file(cell, "s", DATA), await add_file(cell, "s", b"1")
     assert await drop_files(cell, "s", first.id, "0" * 64) == 1
     assert await list_files(cell, "s") == [second]
     assert await cell.redis.hget("ant:session:s", "media") == b"1 1"
-    assert await cell.redis.hlen("ant:media:s") == 2
+    assert await cell.redis.hlen("ant:media:s") == (2 if anywhere == "chunks" else 1)
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_what_a_session_refuses_leaves_nothing(cell, monkeypatch):
     await change_session(
         cell, "s", "op", Change([FieldChange("tenant", b"", b"acme")]), when="any", ttl_ms=None
@@ -144,6 +162,7 @@ async def test_what_a_session_refuses_leaves_nothing(cell, monkeypatch):
     assert await cell.redis.exists("ant:media:s", "ant:media:t") == 0
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_turns_of_a_session_with_files_are_for_workers_that_know_them(cell):
     async def request(turn):
         return await cell.redis.hget(f"ant:turn:{turn}", "request")
@@ -198,6 +217,7 @@ async def test_chunks_that_calls_which_met_have_left_are_removed_too(cell, monke
     assert sorted(await cell.redis.hkeys("ant:media:s")) == [other.id.encode(), f"{other.id}:0".encode()]
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_a_turn_stores_files_only_while_it_is_held(cell):
     with pytest.raises(StoreUnavailable, match="no longer held"):
         await add_file(cell, "s", DATA, fence="1-a")
@@ -216,3 +236,30 @@ async def test_a_name_takes_no_more_memory_than_the_session_may_have(cell):
     assert (await add_file(cell, "s", b"other", None, "half\ud800")).name == "half?"
     assert len(await list_files(cell, "s")) == 2
     assert await cell.redis.memory_usage("ant:media:s") < 10_000
+
+
+@pytest.mark.usefixtures("anywhere")
+async def test_a_tenant_stores_no_more_bytes_than_it_may(cell):
+    await set_tenant_limits([cell], "a", TenantLimits(stored_bytes=10))
+    await add_file(cell, "s", b"12345678", tenant="a")
+    with pytest.raises(TenantLimit):
+        await add_file(cell, "t", b"12345678", tenant="a")
+    assert await cell.redis.exists("ant:media:t", "ant:session:t") == 0
+    await delete_session(cell, "s")
+    await add_file(cell, "t", b"12345678", tenant="a")
+
+
+async def test_a_fork_counts_the_bytes_of_its_files(cell):
+    await set_tenant_limits([cell], "a", TenantLimits(stored_bytes=10))
+    await add_file(cell, "s", b"12345678", tenant="a")
+    with pytest.raises(TenantLimit):
+        await cell.fork("s", "t")
+    assert await cell.redis.exists("ant:media:t", "ant:session:t") == 0
+
+
+async def test_a_fork_is_refused_while_a_content_is_in_a_byte_store(cell, tmp_path):
+    """Two sessions would have one content, and the first that is deleted would remove it."""
+    with used(FolderStore(tmp_path)):
+        await add_file(cell, "s", DATA)
+    assert not await cell.fork("s", "t")
+    assert await cell.redis.exists("ant:media:t", "ant:session:t") == 0
