@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
 from simulation import coverage
-from simulation.actors import FIRST_WEIGHTS, PAYING, READERS, RESUMED, WEIGHTS, WORLDS, fewer_for
+from simulation.actors import FIRST_WEIGHTS, PAYING, PUSHED, READERS, RESUMED, WEIGHTS, WORLDS, fewer_for
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.state import Broken
@@ -164,6 +164,10 @@ SABOTAGE = [
     ),
     ("include/erase", "key_variants(turn), ", "variants are what was kept"),
     ("keep_answered", "if f[3] then names = string.sub(f[3], 3) end", "the answer of keep_answered"),
+    ("pushes/set", "redis.call('SET', key_push_cursor(), newest, 'NX')", "what was handed to its turns"),
+    ("pushes/settle", "redis.call('ZREM', key_pushes(), delivery)", "notifications are"),
+    ("pushes/take", "redis.call('ZADD', key_pushes(), now + lease_ms, delivery)", "notifications are"),
+    ("include/pushes", " and behind(f.id, since)", "the answer of take notifications"),
 ]
 
 
@@ -309,6 +313,15 @@ def test_calls_beyond_a_budget_break_a_promise(world, tmp_path, monkeypatch):
 
 
 @pytest.mark.one_server
+def test_a_notification_that_is_forgotten_breaks_a_promise(world, tmp_path, monkeypatch):
+    """Even if the script and the model both hand it to nobody."""
+    monkeypatch.setattr("simulation.pushes.Pushes._dispatch", lambda pushes: pushes._newest())
+    with scripts_from(sabotage(tmp_path, "pushes/take", "dispatch_pushes(now, keep_ms)", "''")):
+        failures = (play(world, make(seed, STEPS, PUSHED)) for seed in range(100))
+        assert any(failure and "who asked is told" in str(failure.error) for failure in failures)
+
+
+@pytest.mark.one_server
 def test_a_failing_schedule_is_made_short_and_still_fails(world, tmp_path):
     with scripts_from(sabotage(tmp_path, "finish", "ready(session, now, false, head, life)")):
         seed = next(seed for seed in range(50) if play(world, make(seed, STEPS)))
@@ -340,12 +353,12 @@ def test_a_memory_cell_that_does_something_else_is_noticed(world, monkeypatch):
     assert any(play(world, make(seed, 2 * STEPS, weights)) for seed in range(30))
 
 
-def sabotage(tmp_path: Path, file: str, statement: str) -> Path:
+def sabotage(tmp_path: Path, file: str, statement: str, instead: str = "") -> Path:
     folder = tmp_path / "lua"
     shutil.copytree(SCRIPTS, folder)
     script = folder / f"{file}.lua"
     assert statement in script.read_text()
-    script.write_text(script.read_text().replace(statement, ""))
+    script.write_text(script.read_text().replace(statement, instead))
     return folder
 
 

@@ -62,6 +62,7 @@ WEIGHTS = FIRST_WEIGHTS | {
     "routers": 6,
     "replays": 4,
     "messages": 4,
+    "pushes": 8,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
@@ -101,6 +102,7 @@ ROUTED = {
 }
 REPLAYED = {"client": 10, "w1": 24, "replays": 20, "life": 2}
 ANSWERED = PEOPLE | {"people": 30, "messages": 20, "life": 2}
+PUSHED = PEOPLE | {"pushes": 40, "life": 2, "clock": 2, "reaper": 3, "rq": 2}
 PROMOTED = {"client": 10, "w1": 14, "w2": 14, "operators": 8, "time": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
@@ -109,7 +111,7 @@ FEWER = {
     "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED, "append_step": STEPS,
     "include/retry": RETRIED, "rate": PROMOTED | {"life": 4},
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
-    "route": ROUTED, "keep_variant": REPLAYED, "keep_answered": ANSWERED,
+    "route": ROUTED, "keep_variant": REPLAYED, "keep_answered": ANSWERED, "pushes/": PUSHED, "include/pushes": PUSHED,
     "batches/": BATCHED, "include/batches": BATCHED, "budgets/": PAYING, "include/ledgers": PAYING,
     "decide": PEOPLE, "suspend": STALLED, "include/watch": STALLED, "events/": PEOPLE, "include/events": PEOPLE,
 }  # fmt: skip
@@ -190,6 +192,7 @@ class Actors:
             "routers": lambda random: random.choice(self._workers).route(random),
             "replays": world.variants.act,
             "messages": world.answers.act,
+            "pushes": world.pushes.act,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 

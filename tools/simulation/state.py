@@ -42,7 +42,11 @@ _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, b
     "ant:user_line": (_scores, (_ZSET,)),
     **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("line", "tenant", "active", "due", "suspended", "aside")},
     "ant:webhook": (_as_it_is, (_HASH,)),
-    **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("schedules", "webhooks", "deliveries", "unfunded")},
+    "ant:push_cursor": (_as_it_is, (("GET",),)),
+    **{
+        f"ant:{kind}": (_scores, (_ZSET,))
+        for kind in ("schedules", "webhooks", "deliveries", "pushes", "unfunded")
+    },
     **{f"rq:{kind}": (_scores, (_ZSET,)) for kind in ("wip", *REGISTRIES)},
     "rq:queue": (_names, (_LIST,)), "ant:user_places": (_members, (("SMEMBERS",),)),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from simulation.state import require
 # What the model leaves out: scripts beside turns, and fields that only servers write.
 WITHOUT = (
     "schedules/", "limits/", "webhooks/", "notices/", "editing/erase", "keep_variant",
-    "batches/collect", "batches/take", "batches/note", "batches/leave",
+    "pushes/",    "batches/collect", "batches/take", "batches/note", "batches/leave",
 )  # fmt: skip
 OF_SERVERS = {"restored"}
 

@@ -65,6 +65,7 @@ from simulation.families import Families
 from simulation.hooks import Hooks
 from simulation.model import ENDED, RQ_STATUS, Model, is_deleted, queue_of
 from simulation.money import Money
+from simulation.pushes import Pushes
 from simulation.readers import Readers
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, Broken, State, require
@@ -101,8 +102,8 @@ class World:
         self.checks = Checks(self.model)
         self.beside, self.hooks, self.readers = Beside(self), Hooks(self), Readers(self)
         self.money, self.families, self.batches = Money(self), Families(self), Batches(self)
-        self.variants, self.answers = Variants(self), Answers(self)
-        self.model.also_moved = self.hooks.move_back
+        self.variants, self.answers, self.pushes = Variants(self), Answers(self), Pushes(self)
+        self.model.also_moved = self._move_back
         self.model.order_of = lambda holder: [name for name in self.state.at("ant:held", holder, {}) if name]
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
         self.state = State()
@@ -141,12 +142,16 @@ class World:
 
     def _seen(self, answers: list[Any]) -> None:
         self.state.take(answers)
+        self._check_all()
+
+    def _check_all(self) -> None:
         self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
         self.hooks.check(self.state)
         self.money.check(self.state)
         self.families.check()
         self.variants.check(self.state)
+        self.pushes.check(self.state)
         self.readers.hear(self.state)
 
     def check_now(self) -> None:
@@ -180,6 +185,11 @@ class World:
         self.beside.clock_jumped()
         self.hooks.clock_jumped(ms)
         self.note(f"the clock was put {'back' if ms < 0 else 'forward'}")
+
+    def _move_back(self, moved: Callable[[float], float]) -> None:
+        """A reaper has noticed that the clock was put back."""
+        self.hooks.move_back(moved)
+        self.pushes.move_back(moved)
 
     # what becomes of a session
 
@@ -644,13 +654,7 @@ class World:
                 self.checks.kept_for_a_time.add(name)
         for name in QUEUES:
             self.model.queues[name] = [self.model.turns[turn] for turn in self.state.at("rq:queue", name, [])]
-        self.checks.check(self.state, self.executions)
-        self.beside.check(self.state)
-        self.hooks.check(self.state)
-        self.money.check(self.state)
-        self.families.check()
-        self.variants.check(self.state)
-        self.readers.hear(self.state)
+        self._check_all()
 
     def _registered(self) -> dict[str, list[bool]]:
         return {
@@ -708,6 +712,7 @@ class World:
         self.check_now()
         self._check_notices()
         self.hooks.settle_all()
+        self.pushes.settle_all()
         self.check_now()
         self._check_keys()
 
