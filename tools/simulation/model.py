@@ -299,6 +299,8 @@ class Model(Transitions):
         retries = turn.status == "retrying" and share_of(turn) and not lacks
         if retries and self._startable(turn, claim.now):
             self._offer(turn, claim.now, front=True)
+        elif claim.only and self._is_cancelled_in_rq(turn) and self._startable(turn, claim.now):
+            turn.session.look_at = claim.now
         else:
             super()._try(turn, claim)
         if not lacks or turn not in claim.left:
@@ -468,7 +470,13 @@ class Model(Transitions):
 
     def _crashed(self, turn: Turn, look: Look) -> None:
         self.quarantined.discard(turn.session.id)
+        last = turn.record.number("crashes") + 1 >= look.crash_limit
+        if last and self._is_cancelled_in_rq(turn) and "cancel" not in turn.record:
+            turn.record.put(cancel=IN_RQ)
         super()._crashed(turn, look)
+
+    def _is_cancelled_in_rq(self, turn: Turn) -> bool:
+        return self.rq[turn.id] == "canceled"
 
     def _look(self, turn: Turn, look: Look) -> None:
         session = turn.session

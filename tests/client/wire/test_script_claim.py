@@ -438,3 +438,12 @@ async def test_what_a_stock_worker_must_not_run_is_shown_as_before(status, cell)
     if status in ("waiting", "suspended"):
         await cell.cancel("t1", "enough")
         await cell.cancel("t2", "enough") if turn == "t2" else None
+
+
+async def test_a_turn_that_was_cancelled_in_rq_before_it_ran_alone_does_not_run(cell):
+    await crashed_twice(cell)
+    assert (await cell.take("w1")).alone == ["t1"]
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    assert (await cell.take("w1-alone", only="t1")).turns == []
+    assert [done.what for done in await cell.reap()] == ["cancelled"]
+    assert await cell.status("t1") == "cancelled"

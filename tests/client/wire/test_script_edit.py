@@ -294,3 +294,14 @@ async def test_what_left_nothing_behind_the_cut_of_a_history_has_no_place_in_it_
     await edit(cell, length=4, keep=2, messages=[b"n1", b"n2"])
     places = [(await cell.turn(f"t{number}")).fields.get("place") for number in (0, 2, 4)]
     assert places == [b"0", b"2", None]
+
+
+async def test_a_turn_that_was_cancelled_in_rq_while_an_edit_went_first_does_not_run(cell):
+    await cell.put_each("t1", "t2")
+    first = await cell.take_one()
+    assert await edit(cell, when="between", **message(b"m")) == Busy("t1")
+    await cell.end(first)
+    await cell.redis.hset("rq:job:t2", "status", "canceled")
+    assert await edit(cell, when="between", **message(b"m")) is True
+    assert await cell.queue() == []
+    assert [done.what for done in await cell.reap()] == ["cancelled"]

@@ -147,3 +147,14 @@ async def test_after_a_while_each_app_may_look_at_such_a_turn_again(cell):
 async def test_a_turn_that_is_claimed_by_its_id_is_taken_whatever_it_needs(cell):
     await cell.give_back(await cell.started("t1", "s1"), "drain", lacking="a1")
     assert [one.turn_id for one in (await cell.take(app="a1", only="t1")).turns] == ["t1"]
+
+
+@pytest.mark.parametrize("code", ["provider_overloaded", "budget_reached"])
+async def test_a_turn_that_was_cancelled_in_rq_waits_for_no_retry(code, cell):
+    """Its worker has not heard of it yet: the cancellation came after it last renewed its lease."""
+    turn = await cell.started("t1")
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    for _ in range(2):
+        assert await cell.give_back(turn, "error", delay_ms=5_000, code=code)
+    assert [done.what for done in await cell.reap()] == ["cancelled"]
+    assert await cell.status() == "cancelled"

@@ -382,3 +382,12 @@ async def test_what_a_turn_has_used_counts_although_no_worker_can_end_it(cancell
     await cell.reap(holder="w1", crash_limit=1)
     assert await cell.status() == ("cancelled" if cancelled else "failed")
     assert await cell.redis.hget("ant:session:s", "usage") == b"so much"
+
+
+async def test_a_turn_that_was_cancelled_in_rq_and_whose_workers_die_ends_as_cancelled(cell):
+    await cell.started("t1")
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    await cell.wait(LEASE_MS)
+    assert acts(await cell.reap(crash_limit=1)) == [("s", "t1", "cancelled")]
+    record = await cell.turn("t1")
+    assert (record.status, record.error, record.error_code) == ("cancelled", "cancelled in RQ", "")

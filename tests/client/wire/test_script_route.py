@@ -124,3 +124,15 @@ async def test_a_turn_that_moves_leaves_the_place_of_its_share_in_its_former_que
     await set_tenant_limits([cell], "a", TenantLimits(in_flight=3))
     await cell.end(first)
     assert (await cell.queue("slow"), await cell.queue()) == (["a2"], ["a3"])
+
+
+async def test_a_turn_that_was_cancelled_in_rq_after_it_moved_does_not_enter_its_new_queue(cell):
+    turn = await cell.started("t1")
+    assert await write_route(cell, turn, Route(queue="slow"), entry=ENTRY)
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    assert await cell.give_back(turn, "drain", code="routed")
+    assert await cell.queue("slow") == []
+    assert [done.what for done in await cell.reap()] == ["repaired"]
+    again = await cell.take_one(queues=["slow"])
+    assert again.stop == "cancelled in RQ", "it has a journal, so a worker ends it"
+    await cell.end(again, "cancelled")

@@ -130,3 +130,15 @@ async def test_a_turn_that_runs_again_steers_nothing(cell):
     await steered(cell, "t10")
     _, entries = await cell.steer(turn, length=0, step=1)
     assert [json.loads(entry)["turn_id"] for entry in entries] == ["t10"]
+
+
+async def test_what_was_cancelled_in_rq_steers_nothing(cell):
+    turn = await running(cell)
+    await steered(cell, "t8")
+    await steered(cell, "t9")
+    await cell.redis.hset("rq:job:t8", "status", "canceled")
+    _, entries = await cell.steer(turn, length=0, step=2)
+    assert [json.loads(entry)["turn_id"] for entry in entries] == ["t9"]
+    await cell.end(turn)
+    assert [done.what for done in await cell.reap()] == ["cancelled"]
+    assert (await cell.turn("t8")).status == "cancelled"

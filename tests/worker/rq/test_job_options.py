@@ -13,11 +13,12 @@ from antiphon_worker.rq.foreign_jobs import RUN_TURN, ForeignJobs
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:*")]
 
 
-async def handled(cell, url: str, options: dict, number: int = 0) -> str:
+async def handled(cell, url: str, options: dict, number: int = 0, **fields: str) -> str:
     """The id of a job with these options, once a worker has taken it."""
     job = f"{cell_hash('s')}{number:022}"
     data = json.dumps([RUN_TURN, None, ["s", "Hello", options], {}]).encode()
-    await cell.redis.hset(rq_key("rq_job", job), "data", data)
+    await cell.redis.hset(rq_key("rq_job", job), mapping={"data": data, **fields})
+    await cell.redis.zadd(rq_key("rq_started", "antiphon"), {f"{job}:w": 1})
     await ForeignJobs(cell, "w", lambda: open_cells(url)).handle(ForeignJob(job, "antiphon", data))
     return job
 
@@ -56,3 +57,10 @@ async def test_a_job_that_a_client_could_not_submit_fails_with_the_reason(option
     status, why = await cell.redis.hmget(rq_key("rq_job", job), "status", "exc_info")
     assert (status, reason in why.decode()) == (b"failed", True), why
     assert not await cell.redis.exists(cell.keys.turn(job))
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "that would fail"}], ids=["a turn", "no turn"])
+async def test_a_job_that_was_cancelled_after_it_was_taken_stays_cancelled(options, cell, redis_url):
+    job = await handled(cell, redis_url, options, status="canceled")
+    assert await cell.redis.hget(rq_key("rq_job", job), "status") == b"canceled"
+    assert not await cell.redis.exists(cell.keys.turn(job), rq_key("rq_started", "antiphon"))

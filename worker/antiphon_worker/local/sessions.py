@@ -113,7 +113,7 @@ class SessionTransitions(Moves):
         if when != "any":
             record.drop("edit_waits")
         if head and when == "between" and head.status == "waiting":
-            self._offer(head, now)
+            self._ready(session, now)
         elif head is None:
             session.trim(seq - KEPT_EVENTS + 1)
             self._release(session, now)

@@ -384,7 +384,8 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             return [b"CONFLICT", len(turn.journal)]
         if len(turn.journal) == length and not stop:
             for other in session.inbox[1:]:
-                if other.record.text("steers") == turn_id and other.status == "waiting":
+                waits = other.status == "waiting" and not self._is_cancelled_in_rq(other)
+                if waits and other.record.text("steers") == turn_id:
                     self._take_input(turn, other, step, keep_events)
             session.record.drop("steer")
         return [b"OK", stop, turn.journal[length:]]

@@ -26,7 +26,7 @@ from antiphon.redis.connections import new_turn, without_contents
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import options_of, work_of_client
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked, store_error
 from antiphon.wire.records import DAMAGE, ForeignJob
 
 _DECLARED = options_of("job")
@@ -106,6 +106,8 @@ class ForeignJobs:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _handle(self, job: ForeignJob) -> None:
+        if await self._is_cancelled(job):
+            return await self._forget_claim(job)
         try:
             arguments, options = _call(job.data)
             if self._cell.seal.on:
@@ -127,6 +129,11 @@ class ForeignJobs:
             # The text may quote the job, which an encrypted deployment must not write down.
             return await self._cell.fail_job(job, self._worker, IN_THE_CLEAR if self._cell.seal.on else why)
         return await self._forget_claim(job)
+
+    async def _is_cancelled(self, job: ForeignJob) -> bool:
+        """Whether RQ's ``job.cancel()`` came after the claim. A new turn would replace its mark."""
+        key = self._cell.keys.of_rq("rq_job", job.job_id)
+        return await asked(self._cell.redis.hget(key, "status")) == b"canceled"
 
     async def _forget_claim(self, job: ForeignJob) -> None:
         """Remove the claim's entry from RQ's running jobs, because the turn now has its own entry."""

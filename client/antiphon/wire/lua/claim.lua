@@ -57,6 +57,7 @@ local function take(turn, f) -- @often
   if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then return table.insert(left, turn) end
   -- RQ's scheduler has offered a retry: its tenant may have to wait for a place.
   if status == 'retrying' and share_of(f.tenant, f.priority) then return offer(session, turn, now, true) end
+  if only ~= '' and redis.call('HGET', key_rq_job(turn), 'status') == 'canceled' then return redis.call('ZADD', key_active(), now, session) end
   if tonumber(f.crashes) >= 2 and only == '' then
     if #alone >= tonumber(max_alone) then return table.insert(left, turn) end
     redis.call('ZADD', key_active(), now + start_alone_ms, session)

@@ -56,7 +56,7 @@ note_ends(ends, known[5], seq - #bodies, before, keep ~= '' and tonumber(keep) <
 if #ends > 0 then redis.call('HSET', fields, unpack(ends)) end
 if when ~= 'any' then redis.call('HDEL', fields, 'edit_waits') end
 if head and when == 'between' and redis.call('HGET', key_turn(head), 'status') == 'waiting' then
-  offer(session, head, now)
+  ready(session, now, false, head)
 elseif not head then
   redis.call('XTRIM', key_events(session), 'MAXLEN', KEPT_EVENTS)
   release_session(session, now)

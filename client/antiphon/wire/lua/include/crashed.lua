@@ -28,6 +28,7 @@ local function crashed(session, turn, crashes, now, act)
     retry(session, turn, now, 0, reason, code, '')
     return act(session, turn, 'recovered')
   end
+  if cancelled_in_rq(turn) then redis.call('HSETNX', key_turn(turn), 'cancel', IN_RQ) end
   if redis.call('HEXISTS', key_turn(turn), 'cancel') == 1 then
     end_cancelled(session, turn, now)
     return act(session, turn, 'cancelled')

@@ -6,7 +6,7 @@ local function retry(session, turn, now, delay, reason, code, service)
   if f[4] ~= f[2] then publish(session, now, {event_body('turn_retrying', session, turn, f[1], ',"attempt":' .. f[3] .. ',"step":' .. f[2]
     .. ',"reason":' .. json_text(reason) .. ',"code":' .. json_text(code)
     .. string.format(',"retry_at":%.0f', now + delay) .. (service ~= '' and ',"service":' .. service or ''))}) end
-  if delay <= 0 and f[5] then return ready(session, now, true) end
+  if delay <= 0 and f[5] or redis.call('HGET', key_rq_job(turn), 'status') == 'canceled' then return ready(session, now, true) end
   redis.call('HSET', key_turn(turn), 'status', 'retrying', 'retry_at', now + delay, 'retry_reason', reason, 'retry_code', code,
     'retry_service', service)
   redis.call('ZADD', key_active(), now + delay, session)
