@@ -444,6 +444,8 @@ class _Told:
             )
         if info.total_usage is not None:
             print(f"With its sub-agents it has used {_used(info.total_usage)}.")
+        if left_out := self._tree.left_out:
+            print(f"Not counted, because their records cannot be read: {counted(len(left_out), 'turn')}.")
         for one in self.budgets:
             print(one.sentence())
         if self._crashes or self._errors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from antiphon.errors import SessionNotFound, TurnNotFound
+from antiphon.errors import CorruptRecord, SessionNotFound, TurnNotFound
 from antiphon.events import ChildEvent, Event, Handoff, ToolCallEvent
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.redis.edits import NO_MESSAGES
@@ -24,21 +24,28 @@ _STATES = {
 async def graph_of(cell: Cell, session: SessionId) -> str:
     """Return the last 100 turns of a session as a diagram, which ends with a newline. Raises ``StoreError``.
 
-    It has no text of users, models or tools, and goes back as far as the session keeps events.
+    It has no text of users, models or tools, and goes back as far as the session keeps events. A turn whose record
+    cannot be read is ``unreadable``.
     """
     lines, before = ["flowchart TD"], ""
     for number, turn in enumerate(await _last_turns(cell, session), start=1):
+        name = f"t{number}"
         try:
-            record = await cell.turn(turn)
+            node, *below = await _drawn(cell, turn, name)
         except TurnNotFound:
             continue
-        info, name = turn_info(record), f"t{number}"
-        lines.append(_node(name, info.agent, info.status))
-        if before:
-            lines.append(f"  {before} --> {name}")
-        lines += drawn_below(name, turn, await turn_log(cell, record))
+        except CorruptRecord:
+            node, below = _node(name, None, "unreadable"), []
+        lines += [node, *([f"  {before} --> {name}"] if before else []), *below]
         before = name
     return "\n".join([*lines, ""])
+
+
+async def _drawn(cell: Cell, turn: TurnId, name: str) -> list[str]:
+    """Return the node of a turn, and what is drawn below it. Raises ``CorruptRecord`` and ``TurnNotFound``."""
+    record = await cell.turn(turn)
+    info = turn_info(record)
+    return [_node(name, info.agent, info.status), *drawn_below(name, turn, await turn_log(cell, record))]
 
 
 async def _last_turns(cell: Cell, session: SessionId) -> list[TurnId]:

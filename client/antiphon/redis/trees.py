@@ -8,7 +8,6 @@ its stream. A turn without children reads no other turn.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import msgspec
 
@@ -34,7 +33,8 @@ async def info_of(cells: Cells, record: TurnRecord) -> TurnInfo:
     info = turn_info(record)
     if children_of(record):
         reader = _Reader(cells)
-        info.total_usage = (await reader.tree(record, None)).total_usage
+        tree = await reader.tree(record, None)
+        info.total_usage, info.left_out = tree.total_usage, tree.left_out
         info.calls = [call for call in info.calls if reader.waits_for(call.call_id)]
     return info
 
@@ -64,25 +64,36 @@ class _Reader:
         if parent is not None:
             self._calls[info.turn_id] = {call.call_id for call in info.calls}
         found = await asyncio.gather(*(self._below(child, record) for child in children_of(record)))
-        children = sorted(filter(None, found), key=lambda one: (one.started or float("inf"), one.turn_id))
+        children = [one for one in found if isinstance(one, TurnTree)]
+        children.sort(key=lambda one: (one.started or float("inf"), one.turn_id))
+        left_out = [one for one in found if isinstance(one, str)]
         usage = info.usage if parent is None or record.status in TERMINAL else _used_so_far(record)
         return TurnTree(
             info.turn_id, info.session_id, info.status, info.agent, parent.call_id if parent else "",
             info.started, info.ended, info.code, usage,
             sum((one.total_usage for one in children), usage), children,
+            sum((one.left_out for one in children), left_out),
         )  # fmt: skip
 
-    async def _below(self, child: TurnId, above: TurnRecord) -> TurnTree | None:
-        """Return a child of the last run of the turn above it; None for one that is not, or is not kept."""
+    async def _below(self, child: TurnId, above: TurnRecord) -> TurnTree | str | None:
+        """Return a child of the last run of the turn above it; None for one that is not, or is not kept.
+
+        Of one that cannot be read, only the id is known.
+        """
         if child in self._seen:
             return None
         self._seen.add(child)
-        with suppress(TurnNotFound, CorruptRecord):
+        try:
             async with self._room:
                 record = await self._cells.of_turn(child).turn(child)
-            parent = shown_request(record.fields["request"]).parent
+            with readable("The record of a turn", turn_id=child):
+                parent = shown_request(record.fields["request"]).parent
             if parent is not None and (parent.turn_id, parent.run) == (above.turn_id, above.run):
                 return await self.tree(record, parent)
+        except TurnNotFound:
+            pass
+        except CorruptRecord:
+            return child
         return None
 
 

@@ -52,7 +52,8 @@ class TurnInfo(Struct, omit_defaults=True):
     its last suspension. ``waits`` are the sleeps that it waits for.
 
     ``total_usage`` is the turn's ``usage`` with that of all child turns below it, each counted once; None for a turn
-    without children. Lists of failed or suspended turns do not have it.
+    without children. It lacks those of ``left_out``: the ids of turns below it whose records cannot be read. Lists of
+    failed or suspended turns have neither.
 
     ``tenant`` is the owner of the turn's session, None for a session without one. ``user`` is the user that the turn is
     of, if its caller named one.
@@ -90,6 +91,7 @@ class TurnInfo(Struct, omit_defaults=True):
     feedback: Feedback | None = None
     route: Route | None = None
     total_usage: Usage | None = None
+    left_out: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.user_error = user_message(self.code or "") if self.status == "failed" else None

@@ -15,7 +15,8 @@ class TurnTree(Struct, omit_defaults=True):
     failed.
 
     ``usage`` is its own. That of a child that has not ended is what its finished model calls have used. ``total_usage``
-    counts it and each turn below once. Children are found for a week after their end, unless their session is deleted.
+    counts it and each turn below once, except for those of ``left_out``: the ids of turns below whose records cannot be
+    read. Children are found for a week after their end, unless their session is deleted.
     """
 
     turn_id: str
@@ -29,3 +30,4 @@ class TurnTree(Struct, omit_defaults=True):
     usage: Usage = field(default_factory=Usage)
     total_usage: Usage = field(default_factory=Usage)
     children: list[TurnTree] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)

@@ -45,3 +45,14 @@ def test_hand_offs_are_drawn_and_names_are_only_text():
 def test_a_session_that_is_not_there_has_no_turns(redis_url, capsys):
     assert main(["graph", "nothing", "--redis-url", redis_url]) == 0
     assert capsys.readouterr().out == "flowchart TD\n"
+
+
+async def test_a_turn_that_cannot_be_read_is_drawn_as_such(redis_url, redis):
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[tree()])):
+        turns = [await client.submit("s", "Go.", agent="level-0") for _ in range(3)]
+        for turn in turns:
+            await turn.result(60)
+        redis.hset(f"ant:turn:{turns[1].id}", "request", "{")
+        lines = (await client.session("s").graph()).splitlines()
+        assert '  t2["turn<br/>unreadable"]' in lines
+        assert {"  t1 --> t2", "  t2 --> t3"} <= {*lines}

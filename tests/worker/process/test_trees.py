@@ -192,3 +192,36 @@ async def test_a_damaged_tree_that_names_a_turn_above_it_ends(redis_url, redis):
         found = await asyncio.wait_for(turn.tree(), 20)
     assert [one.turn_id for one in found.children] == [child.turn_id]
     assert found.children[0].children == []
+
+
+DAMAGE = {
+    "no request": lambda redis, key: redis.hdel(key, "request"),
+    "no JSON": lambda redis, key: redis.hset(key, "request", "{"),
+    "usage": lambda redis, key: redis.hset(key, "response", '{"usage":3}'),
+    "another kind of key": lambda redis, key: (redis.delete(key), redis.set(key, "x")),
+}
+
+
+@pytest.mark.parametrize("harm", DAMAGE.values(), ids=DAMAGE)
+async def test_a_tree_names_children_that_cannot_be_read_and_counts_the_others(
+    harm, redis_url, redis, capsys
+):
+    desk = Desk()
+    desk.writer = tree("writer")
+    async with on_workers(desk, redis_url) as session_of:
+        turn = await session_of("s").submit("Go.")
+        await turn.result(60)
+        whole = await turn.tree()
+        assert (whole.left_out, (await turn.info()).left_out) == ([], [])
+        damaged = whole.children[0].children[1]
+        harm(redis, f"ant:turn:{damaged.turn_id}")
+        found, info = await turn.tree(), await turn.info()
+        assert await asyncio.to_thread(main, ["explain", turn.id, "--redis-url", redis_url]) == 0
+    assert found.left_out == info.left_out == found.children[0].left_out == [damaged.turn_id]
+    assert found.children[1].left_out == []
+    assert found.total_usage == info.total_usage
+    assert found.total_usage.tokens == whole.total_usage.tokens - damaged.total_usage.tokens
+    assert "Not counted, because their records cannot be read: 1 turn." in " ".join(
+        capsys.readouterr().out.split()
+    )
+    redis.delete(f"ant:turn:{damaged.turn_id}")

@@ -21,7 +21,8 @@ export class Panel {
     try {
       const tree = await get(path`/turns/${id}/tree`);
       const below = flat(tree.children ?? []);
-      say(this.note, below.length ? line([`Together, ${many(below.length, "sub-agent")} and this turn`, ...spent(tree.total_usage)]) : "No sub-agent of this turn is kept any more.");
+      const lost = tree.left_out?.length;
+      say(this.note, below.length || lost ? line([`Together, ${many(below.length, "sub-agent")} and this turn`, ...spent(tree.total_usage), lost && `${many(lost, "unreadable turn")} not counted`]) : "No sub-agent of this turn is kept any more.");
       arrange(this.list, tree.children ?? [], (one) => one.turn_id, () => new Branch());
       this.#again([tree, ...below].some((one) => !ENDED.includes(one.status)));
     } catch (problem) {
