@@ -1,6 +1,6 @@
 """Variants: workers run ended turns again, and may die before they keep what came of it.
 
-A worker is told of each variant once, and nothing of a variant outlives its turn.
+A worker is told of a variant each time that somebody asks for it, and nothing of a variant outlives its turn.
 """
 
 from __future__ import annotations
@@ -50,17 +50,16 @@ class Variants:
             )
 
     def _ask(self, asked: Told, random: Random) -> None:
-        """Ask a worker that listens, which hears of a variant once."""
+        """Ask a worker that listens."""
         with self.world.rq_redis.pubsub() as feed:
             feed.subscribe(self.world.cell.keys.control(WORKER))
             _next(feed, "subscribe")
-            known = asked.id in self._of(asked.turn)
             answer = self._keep(asked, "asked", random, tell=True, listens=True)
             feed.ping()
             heard = _next(feed, "pong")
         hears = [f'{{"command":"variant","turn_id":"{asked.turn}","job_id":"{asked.id}"}}'.encode()]
-        expected = hears if answer == "KEPT" and not known else []
-        require(heard == expected, "a worker is told of a variant once", heard, expected)
+        expected = hears if answer == "KEPT" else []
+        require(heard == expected, "a worker is told of a variant that is kept", heard, expected)
         self.told += [asked] if heard else []
 
     def _keep(

@@ -24,7 +24,7 @@ class VariantRun(Struct, omit_defaults=True):
     """A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``.
 
     ``at`` is when it was asked for, in milliseconds since 1970. ``variant`` is None while it is ``running``, and if it
-    is ``lost`` because its worker has stopped.
+    is ``lost`` because its worker has stopped, or has not run it within a day.
     """
 
     id: str

@@ -298,8 +298,8 @@ class AsyncTurn:
 
         Each of the ``runs`` is a variant, perhaps with another ``model`` or ``system`` prompt; model calls before
         ``step`` have the recorded answers. Tools do not run: a call like a recorded one has its result. Returns at
-        once; ``variants`` has what comes of it. Variants of a worker that stops are lost. With the same ``key``, it
-        starts none again. Raises ``UsageError``, also if no worker has the revision,
+        once; ``variants`` has what comes of it. A variant is lost if its worker stops, or has not run it within a day.
+        With the same ``key``, it starts none again. Raises ``UsageError``, also if no worker has the revision,
         ``TurnNotFound`` and ``TurnDeleted``.
 
         >>> await turn.replay("support@2026-11-24")

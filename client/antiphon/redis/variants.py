@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
+from contextlib import suppress
 
-from antiphon.errors import TurnDeleted, UsageError
+from antiphon.errors import AgentError, TurnDeleted, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.input.values import is_a, now_ms
 from antiphon.model import TERMINAL
@@ -18,6 +19,7 @@ from antiphon.wire.records import TurnRecord
 from antiphon.wire.variants import keep_variant, variants_of
 
 MOST_RUNS = 20
+LONGEST_MS = 86_400_000
 WORKERS_ONLY = "Only workers run variants: without Redis, use antiphon.testing.replay."
 
 
@@ -48,14 +50,23 @@ async def start_variants(
 
 
 async def read_variants(cell: Cell, turn_id: TurnId) -> list[VariantRun]:
-    """Return the variants of a turn. Those whose worker has gone are lost. Raises ``TurnNotFound``, ``TurnDeleted``."""
+    """Return the variants of a turn. Raises ``TurnNotFound``, ``TurnDeleted``.
+
+    Those whose worker has gone, or has not run them within a day, are lost. The workers of those that are running are
+    told again, because a command may be lost.
+    """
     if not cell.has_disk:
         return []
-    runs = await variants_of(cell, await cell.turn(turn_id))
-    alive = await advertised(cell) if any(run.status == "running" for run in runs) else {}
-    for run in runs:
-        if run.status == "running" and run.worker not in alive:
+    record = await cell.turn(turn_id)
+    runs = await variants_of(cell, record)
+    running = [run for run in runs if run.status == "running"]
+    alive = await advertised(cell) if running else {}
+    for run in running:
+        if run.worker not in alive or now_ms() - run.at > LONGEST_MS:
             run.status = "lost"
+        else:
+            with suppress(AgentError):  # this Redis user may only read
+                await keep_variant(cell, record, run, tell=True)
     return runs
 
 

@@ -18,7 +18,8 @@ MOST = 100  # of a turn
 async def keep_variant(cell: Cell, record: TurnRecord, run: VariantRun, *, tell: bool = False) -> bool:
     """Keep a variant, and with ``tell`` let its worker run it. Returns False if that worker does not listen.
 
-    Repeating it changes nothing. Raises ``UsageError`` if the turn has too many, ``TurnNotFound`` and ``StoreError``.
+    Repeating it tells the worker again, which runs a variant once. Raises ``UsageError`` if the turn has too many,
+    ``TurnNotFound`` and ``StoreError``.
     """
     data = cell.seal.seal(record.session_id, "variant", encode(run))
     match await cell.run(

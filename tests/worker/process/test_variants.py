@@ -14,6 +14,7 @@ from support.revisions import client_of
 from antiphon import Agent, tool
 from antiphon.cli.main import main
 from antiphon.errors import StoreUnavailable, UsageError
+from antiphon.redis import variants as reading
 from antiphon.testing import script, tool_call
 from antiphon.wire.lists.agents import advertised
 from antiphon_gateway import Access
@@ -171,6 +172,70 @@ async def test_a_variant_is_kept_as_soon_as_redis_answers_again(redis_url, monke
             await turn.replay("support@new")
             [one] = await finished(turn)
     assert (one.variant.text, next(fails, None)) == ("Done.", None)
+
+
+async def test_a_variant_whose_command_was_lost_is_run_when_it_is_read(redis_url, monkeypatch):
+    start, lost = variants.Variants.start, []
+
+    def lose(self, *command):
+        lost.append(command) if not lost else start(self, *command)
+
+    monkeypatch.setattr(variants.Variants, "start", lose)
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        async with serving(client, redis_url, app("new", "Done.")):
+            [started] = await turn.replay("support@new")
+            await wait_until_async(lambda: lost, 30)
+            [one] = await finished(turn)
+    assert (one.id, one.variant.text) == (started.id, "Done.")
+
+
+async def test_a_worker_runs_each_variant_once_and_only_its_own(redis_url):
+    async with client_of(redis_url) as client:
+        turn, calls = await ended(client, redis_url), count()
+        new = app("new", lambda _: f"answer {next(calls)}")
+        async with serving(client, redis_url, new) as worker, serving(client, redis_url, new) as other:
+            [one] = await turn.replay("support@new", key="a key")
+            [cell], ids = client.connections.cells, {worker.name, other.name}
+            [another] = ids - {one.worker}
+            told = json.dumps({"command": "variant", "turn_id": turn.id, "job_id": one.id})
+            for name in (another, one.worker, one.worker):
+                await cell.redis.publish(cell.keys.control(name), told)
+            [one] = await finished(turn)
+            await cell.redis.publish(cell.keys.control(one.worker), told)
+            await turn.replay("support@new", key="another key")
+            await finished(turn, 2)
+        assert next(calls) == 2
+
+
+async def test_a_variant_is_run_as_soon_as_redis_answers_again(redis_url, monkeypatch):
+    read, fails = variants.variants_of, iter([True, True])
+
+    async def found(*args):
+        if next(fails, False):
+            raise StoreUnavailable("Redis does not answer.")
+        return await read(*args)
+
+    monkeypatch.setattr(variants, "variants_of", found)
+    monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.01)
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        async with serving(client, redis_url, app("new", "Done.")):
+            await turn.replay("support@new")
+            [one] = await finished(turn)
+    assert (one.variant.text, next(fails, None)) == ("Done.", None)
+
+
+async def test_a_variant_that_runs_for_ever_is_lost(redis_url, monkeypatch):
+    """Its worker goes on, and cannot write what has come of it."""
+    async with client_of(redis_url) as client:
+        turn = await ended(client, redis_url)
+        monkeypatch.setattr(variants.Variants, "start", lambda *_: None)
+        async with serving(client, redis_url, app("new", "Done.")):
+            await turn.replay("support@new")
+            assert [one.status for one in await turn.variants()] == ["running"]
+            monkeypatch.setattr(reading, "LONGEST_MS", -1)
+            assert [one.status for one in await turn.variants()] == ["lost"]
 
 
 async def test_only_an_ended_turn_of_a_known_revision_is_replayed(redis_url):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from antiphon.errors import AgentError, RevisionUnavailable, StoreError
 from antiphon.input.ids import TurnId
@@ -11,7 +13,6 @@ from antiphon.model.variants import Variant, VariantRun
 from antiphon.redis.recording import record_turn
 from antiphon.telemetry import log_fault
 from antiphon.wire.cell import Cell
-from antiphon.wire.records import TurnRecord
 from antiphon.wire.variants import keep_variant, variants_of
 from antiphon_worker.app import App
 
@@ -25,15 +26,17 @@ AGAIN_SECONDS = 1.0
 class Variants:
     """The variants that a worker process runs: a few at once, beside its turns. They end with the process."""
 
-    def __init__(self, cell: Cell, app: App) -> None:
+    def __init__(self, cell: Cell, worker: str, app: App) -> None:
         self._cell = cell
+        self._worker = worker
         self._app = app
         self._room = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._given_up: set[str] = set()
 
     def start(self, turn_id: str, variant_id: str) -> None:
-        """Run a variant that was asked for, unless it runs already."""
-        if variant_id not in self._running:
+        """Run a variant that was asked for, unless it runs already or could not be run. Its readers ask again."""
+        if variant_id not in self._running and variant_id not in self._given_up:
             task = asyncio.create_task(self._run(TurnId(turn_id), variant_id), name=f"variant {variant_id}")
             self._running[variant_id] = task
             task.add_done_callback(lambda _: self._running.pop(variant_id, None))
@@ -48,28 +51,18 @@ class Variants:
     async def _run(self, turn_id: TurnId, variant_id: str) -> None:
         async with self._room:
             try:
-                record = await self._cell.turn(turn_id)
-                asked = [run for run in await variants_of(self._cell, record) if run.id == variant_id]
-                for run in asked:
-                    if run.status == "running":
+                record = await _patiently(lambda: self._cell.turn(turn_id))
+                for run in await _patiently(lambda: variants_of(self._cell, record)):
+                    if (run.id, run.worker, run.status) == (variant_id, self._worker, "running"):
                         run.variant, run.status = await self._variant(turn_id, run), "finished"
-                        await self._keep(record, run)
+                        # It was paid for.
+                        await _patiently(lambda run=run: keep_variant(self._cell, record, run))
             except AgentError as exc:
+                self._given_up.add(variant_id)
                 log.warning(
                     "variant %s of turn %s could not be run: %s", variant_id, turn_id, exc,
                     extra={"action": "variant_failed", "turn": turn_id},
                 )  # fmt: skip
-
-    async def _keep(self, record: TurnRecord, run: VariantRun) -> None:
-        """Keep a variant that has ended, which was paid for: while Redis does not answer, try again."""
-        while True:
-            try:
-                await keep_variant(self._cell, record, run)
-                return
-            except StoreError as exc:
-                if not exc.retryable:
-                    raise
-            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _variant(self, turn_id: TurnId, run: VariantRun) -> Variant:
         """Run one, whatever happens in it."""
@@ -93,3 +86,14 @@ class Variants:
         recording = await record_turn(self._cell, turn_id)
         agents = await self._app.replayable(run.agent)
         return await run_variant(recording, *agents, step=run.step, model=run.model, system=run.system)
+
+
+async def _patiently(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what a call returns: while Redis does not answer, try again."""
+    while True:
+        try:
+            return await call()
+        except StoreError as exc:
+            if not exc.retryable:
+                raise
+        await asyncio.sleep(AGAIN_SECONDS)

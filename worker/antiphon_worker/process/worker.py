@@ -106,7 +106,7 @@ class Worker:
             room_alone=lambda: alone.room, late=lambda: publisher.late, app=runner.placement.parts.digest(),
             room=shared.room,
         )  # fmt: skip
-        control = Control(cell, feed, self.name, consumer, self.drain, Variants(cell, self._app))
+        control = Control(cell, feed, self.name, consumer, self.drain, Variants(cell, self.name, self._app))
         presence = Presence(
             cell, self.name, self.settings.queues, runner.placement.parts, lambda: consumer.busy, consumer.running,
             lambda: runner.ended, lambda: (runner.tokens, publisher.lag), runner.writer(self.name), len(cells),
