@@ -7,6 +7,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -54,6 +56,15 @@ def headers_of(push: Push) -> dict[str, str]:
     return headers
 
 
+def endpoint_of(url: str) -> str:
+    """Return the host and port of a URL, which may be written in several ways."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    with suppress(ValueError):  # it is a name
+        host = str(ip_address(host))
+    return f"{host} {parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
 class Pusher:
     """Sends what is due, in tasks of its own. ``again`` is called when one of them has ended."""
 
@@ -93,17 +104,18 @@ class Pusher:
     async def _send(self, due: Due, now: int, until: float) -> None:
         push, age = due.push, (now - due.since) / 1000
         later = seconds_until_next(age) if age < GIVEN_UP_SECONDS else None
-        if due.locked:
+        if push is None:
             log.warning(
-                "a notification about turn %s is left to workers that have its key", due.turn_id,
-                extra={"action": "push_locked", "turn": due.turn_id},
+                "a notification about turn %s %s", due.turn_id,
+                "is left to workers that have its key" if due.locked else "cannot be read",
+                extra={"action": "push_locked" if due.locked else "push_unreadable", "turn": due.turn_id},
             )  # fmt: skip
             await self._settle(due, later)
             return
-        if push is None or due.kind not in push.kinds or due.kind not in STATES:
+        if due.kind not in push.kinds or due.kind not in STATES:
             await self._settle(due, None)
             return
-        origin = urlsplit(push.url).netloc
+        origin = endpoint_of(push.url)
         if not await self._may_start(origin, until):
             await self._settle(due, later)
             return

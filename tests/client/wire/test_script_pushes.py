@@ -156,6 +156,41 @@ async def test_a_damaged_turn_holds_up_no_other(cell):
     assert await due(cell) == [("turn_finished", "t1")]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_turn_that_is_damaged_when_it_ends_is_told_of_once_it_is_mended(cell, others):
+    """Its state was handed out while nobody could read who had asked for it."""
+    turns = [await cell.started(f"t{n}", f"s-t{n}") for n in range(1 + others)]
+    for one in turns:
+        await given(cell, one.turn_id, push("first"), push("second"))
+        await cell.end(one)
+    await given(cell, "t0", push("after the end"))
+    await cell.redis.rename("ant:turn:t0", "ant:elsewhere")
+    await cell.redis.set("ant:turn:t0", "no hash", ex=600)
+    await cell.redis.expire("ant:elsewhere", 600)
+    for _ in range(2):
+        assert await due(cell) == [("turn_finished", "t1")] * 2 * others
+        others = 0
+        await cell.wait(60_000)
+    await cell.redis.rename("ant:elsewhere", "ant:turn:t0")
+    for _ in range(2):
+        await cell.wait(60_000)
+        others += len(await due(cell))
+    assert others == 3, "each push once"
+    assert not await cell.redis.exists("ant:pushes")
+
+
+async def test_what_stays_damaged_is_given_up_after_a_day(cell):
+    turn = await cell.started("t1", "s-t1")
+    await given(cell, "t1")
+    await cell.end(turn)
+    await cell.redis.set("ant:turn:t1", "no hash", ex=600)
+    for waited_ms in (0, 80_000_000, 7_000_000):
+        await cell.wait(waited_ms)
+        assert await due(cell) == []
+    assert not await cell.redis.exists("ant:pushes")
+    await cell.redis.delete("ant:turn:t1")
+
+
 async def test_more_are_handed_out_page_by_page(cell):
     for n in range(130):
         await cell.end(await cell.started(f"t{n}", f"s-t{n}"))
