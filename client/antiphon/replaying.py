@@ -22,7 +22,7 @@ from antiphon.testing import Answer, Script, answer
 from antiphon.tools import Context, Tool
 
 END = "The recording ends here."
-Source: TypeAlias = str | Path | Recording | Sequence[Recording]
+Source: TypeAlias = str | Path | Recording | SessionRecording | Sequence[Recording]
 SHOWN = 200  # characters of a value in a difference
 
 
@@ -59,6 +59,8 @@ def read_recordings(source: Source) -> list[Recording]:
     """Read the recordings of a turn or a session. Raises ``UsageError``, and errors of encryption without the key."""
     if isinstance(source, Recording):
         return [source]
+    if isinstance(source, SessionRecording):
+        return source.recordings()
     if not isinstance(source, str | Path):
         return list(source)
     try:

@@ -14,7 +14,6 @@ from antiphon.cli.main import main
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import UsageError
 from antiphon.model.recording import Recording, SessionRecording
-from antiphon.redis.session_recording import record_session
 from antiphon.replaying import Replay, ReplayDiffers, encoded, read_recordings
 from antiphon.testing import replay, script, tool_call
 from antiphon_gateway import Access
@@ -49,7 +48,7 @@ def recording(redis_url) -> SessionRecording:
         async with client_of(redis_url) as client:
             await held(client, redis_url)
             await (await client.submit("s", "Not yet", agent="support")).cancel()
-            return await record_session("s", client.turns("s"))
+            return await client.session("s").recording()
 
     return asyncio.run(made())
 
@@ -99,7 +98,18 @@ def test_a_session_recording_is_encrypted_and_a_file_that_is_none_is_refused(
 async def test_a_session_without_ended_turns_is_not_recorded(redis_url):
     async with client_of(redis_url) as client:
         with pytest.raises(UsageError, match="no ended turn"):
-            await record_session("nobody", client.turns("nobody"))
+            await client.session("nobody").recording()
+
+
+def test_a_session_without_redis_is_recorded_and_replayed():
+    session = agent().session()
+    for text in TEXTS:
+        session.run(text)
+    recording = session.recording()
+    assert [one.input[0].text for one in recording.turns] == TEXTS
+    assert replay(recording).check(agent()).text == "Bye."
+    with pytest.raises(UsageError, match="no ended turn"):
+        agent().session().recording()
 
 
 async def test_the_commands_record_test_and_replay_a_session(redis_url, tmp_path, capsys, monkeypatch):

@@ -11,7 +11,6 @@ from antiphon.cli.arguments import add_redis, command_parser, read_client
 from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
 from antiphon.model.recording import Recording, SessionRecording
-from antiphon.redis.session_recording import record_session
 from antiphon.replaying import encoded
 from antiphon.text import text_of
 
@@ -58,7 +57,7 @@ def record(argv: list[str]) -> int:
 
     async def read(client: AsyncClient) -> Recording | SessionRecording:
         if options.session is not None:
-            return await record_session(options.session, client.turns(options.session))
+            return await client.session(options.session).recording()
         return await (await client.turn(options.turn)).recording()
 
     recording = read_client(options, read)

@@ -25,7 +25,6 @@ from antiphon.errors import MissingPackage, ResultTimeout, UsageError
 from antiphon.model import Message
 from antiphon.model.recording import Recording
 from antiphon.model.variants import Variant, VariantRun
-from antiphon.redis.session_recording import record_session
 from antiphon.replaying import read_recordings
 
 _AGENT = re.compile(r"([\w.]+):(\w+)")
@@ -93,7 +92,7 @@ async def _replay(options: Any, agents: list[Agent], recordings: list[Recording]
         return
     async with open_client(options) as client:
         if options.session is not None:
-            recordings = (await record_session(options.session, client.turns(options.session))).recordings()
+            recordings = (await client.session(options.session).recording()).recordings()
         else:
             recordings = [await (await client.turn(options.turn)).recording()]
         for one in recordings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from antiphon.errors import CorruptRecord, SessionNotFound, TurnNotFound
+from antiphon.errors import CorruptRecord, TurnNotFound
 from antiphon.events import ChildEvent, Event, Handoff, ToolCallEvent
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.redis.edits import NO_MESSAGES
+from antiphon.redis.session_recording import kept_turns
 from antiphon.redis.turn_records import turn_info
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.inspection import turn_log
@@ -28,7 +28,7 @@ async def graph_of(cell: Cell, session: SessionId) -> str:
     cannot be read is ``unreadable``.
     """
     lines, before = ["flowchart TD"], ""
-    for number, turn in enumerate(await _last_turns(cell, session), start=1):
+    for number, turn in enumerate((await kept_turns(cell, session))[-MOST_TURNS:], start=1):
         name = f"t{number}"
         try:
             node, *below = await _drawn(cell, turn, name)
@@ -46,13 +46,6 @@ async def _drawn(cell: Cell, turn: TurnId, name: str) -> list[str]:
     record = await cell.turn(turn)
     info = turn_info(record)
     return [_node(name, info.agent, info.status), *drawn_below(name, turn, await turn_log(cell, record))]
-
-
-async def _last_turns(cell: Cell, session: SessionId) -> list[TurnId]:
-    try:
-        return (await cell.snapshot(session, *NO_MESSAGES, "pending failed")).order[-MOST_TURNS:]
-    except SessionNotFound:
-        return []
 
 
 def drawn_below(name: str, turn: str, events: Iterable[Event]) -> list[str]:

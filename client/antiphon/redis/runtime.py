@@ -16,6 +16,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.input.values import Asked, Keep
 from antiphon.model import Decision, Message, decode_history
 from antiphon.model.files import FileEntry, StoredFile
+from antiphon.model.recording import SessionRecording
 from antiphon.redis.archived import archived_files, bring_back, whole_found
 from antiphon.redis.connections import Connections
 from antiphon.redis.deciding import decide_in_tree
@@ -25,6 +26,7 @@ from antiphon.redis.forks import fork_in_redis
 from antiphon.redis.graph import graph_of
 from antiphon.redis.listing import list_sessions, warn_if_unserved
 from antiphon.redis.sent_events import send_event
+from antiphon.redis.session_recording import kept_turns, record_session
 from antiphon.redis.turn import AsyncTurn, error_of
 from antiphon.redis.turn_records import read_page
 from antiphon.session.background import own_turns, waits_for_itself
@@ -229,6 +231,12 @@ class RedisRuntime:
     async def graph(self, session: SessionRef) -> str:
         await self._check_tenant(session)
         return await graph_of(await self._cell(session), session.id)
+
+    async def recording(self, session: SessionRef) -> SessionRecording:
+        await self._check_tenant(session)
+        connections = await self._connected(session.store)
+        kept = await kept_turns(await self._cell(session), session.id)
+        return await record_session(session.id, [AsyncTurn(connections, one, session.id) for one in kept])
 
     async def close(self, session: SessionRef) -> None:
         await (await self._edits(session)).close()

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import Iterable
 
-from antiphon.errors import TurnDeleted, TurnNotFound, UsageError
+from antiphon.errors import SessionNotFound, TurnDeleted, TurnNotFound, UsageError
+from antiphon.input.ids import SessionId, TurnId
 from antiphon.model import TERMINAL
 from antiphon.model.recording import Recording, SessionRecording
+from antiphon.redis.edits import NO_MESSAGES
 from antiphon.session.runtime import TurnHandle
+from antiphon.wire.cell import Cell
 
 
-async def record_session(session_id: str, turns: AsyncIterable[TurnHandle]) -> SessionRecording:
-    """Record those of a session's ``turns``, newest first, that have ended, but not those that another turn has taken.
+async def kept_turns(cell: Cell, session: SessionId) -> list[TurnId]:
+    """Return the last 1,000 turns of a session, the first one first; none of a session that is not there."""
+    try:
+        return (await cell.snapshot(session, *NO_MESSAGES, "pending failed")).order
+    except SessionNotFound:
+        return []
+
+
+async def record_session(session_id: str, turns: Iterable[TurnHandle]) -> SessionRecording:
+    """Record those of a session's ``turns`` that have ended, but not those that another turn has taken.
 
     Raises ``UsageError`` if there are none.
     """
     found: list[Recording] = []
-    async for turn in turns:
+    for turn in turns:
         try:
             if await turn.status() in TERMINAL:
                 found.append(await turn.recording())
         except (TurnNotFound, TurnDeleted):
             continue  # it has expired since it was listed
-    answered = [one for one in reversed(found) if one.messages or one.error]
+    answered = [one for one in found if one.messages or one.error]
     if not answered:
         raise UsageError(f"Session {session_id} has no ended turn that is kept.")
     return SessionRecording.of(session_id, answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from antiphon.model.recording import SessionRecording
 from antiphon.session.runtime import Runtime, SessionRef
 from antiphon.session.saved import SavedSession
 
@@ -45,3 +46,14 @@ class SessionFamily(ABC):
         ['flowchart TD', '  t1["parrot<br/>finished"]']
         """
         return await (await self._readable()).graph(self._ref)
+
+    async def recording(self) -> SessionRecording:
+        """Return the ended turns that are still kept as a recording: see ``antiphon.testing.replay``.
+
+        It contains what users, models and tools have said. Raises ``UsageError`` if there are none, ``WrongTenant`` and
+        ``StoreError``.
+
+        >>> [turn.input[0].text for turn in (await session.recording()).turns]
+        ['Hello']
+        """
+        return await (await self._readable()).recording(self._ref)

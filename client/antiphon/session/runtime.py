@@ -22,7 +22,7 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Asked, IfBusyEdit, Keep, SessionWord
 from antiphon.model import Decision, File, Message, Response, Status
 from antiphon.model.files import FileEntry, StoredFile
-from antiphon.model.recording import Recording
+from antiphon.model.recording import Recording, SessionRecording
 from antiphon.model.requests import KeptRequest
 from antiphon.model.variants import VariantRun
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
@@ -364,6 +364,10 @@ class Runtime(Protocol):
 
     async def graph(self, session: SessionRef) -> str:
         """Return the session's turns as a Mermaid diagram."""
+        ...
+
+    async def recording(self, session: SessionRef) -> SessionRecording:
+        """Return the session's ended turns as a recording."""
         ...
 
     async def close(self, session: SessionRef) -> None:

@@ -14,6 +14,7 @@ from antiphon.input.parameters import ModelParams
 from antiphon.input.values import IfBusy, IfBusyEdit, Keep, ModelServiceWord, Priority, WhileSuspended
 from antiphon.model import CallerTool, File, Image, Message, Response
 from antiphon.model.files import FileEntry, StoredFile
+from antiphon.model.recording import SessionRecording
 from antiphon.model.usage import Usage
 from antiphon.session.async_session import AsyncSession
 from antiphon.session.background import call, iterate
@@ -229,6 +230,27 @@ class Session(Synchronous[AsyncSession]):
         ``WrongTenant`` and ``StoreError``.
         """
         return await self._async.graph()
+
+    def recording(self) -> SessionRecording:
+        """Return the ended turns that are still kept as a recording: see ``antiphon.testing.replay``.
+
+        It contains what users, models and tools have said. Raises ``UsageError`` if there are none, ``WrongTenant`` and
+        ``StoreError``.
+
+        >>> [turn.input[0].text for turn in session.recording().turns]
+        ['Hello']
+        """
+        return call(self.recording_async())
+
+    async def recording_async(self) -> SessionRecording:
+        """``recording``, awaited.
+
+        Return the ended turns that are still kept as a recording: see ``antiphon.testing.replay``.
+
+        It contains what users, models and tools have said. Raises ``UsageError`` if there are none, ``WrongTenant`` and
+        ``StoreError``.
+        """
+        return await self._async.recording()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id!r}, agent={self.agent!r})"

@@ -12,7 +12,6 @@ from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
 from antiphon.model.recording import SessionRecording
-from antiphon.redis import session_recording
 from antiphon.redis.deployment import count_sessions as counted
 from antiphon.redis.search import SEARCH_OPTIONS, SearchPage, can_search
 from antiphon.session.async_session import AsyncSession
@@ -49,9 +48,7 @@ def session_of(call: Call[Any, Any]) -> AsyncSession:
 @operation("GET", "/sessions/{session}/recording", right="admin")
 async def record_session(call: Call[None, None]) -> SessionRecording:
     """Read the ended turns of a session as recordings, to replay them in a test"""
-    session = call.path["session"]
-    turns = call.client.turns(session, tenant=call.caller.tenant)
-    return await session_recording.record_session(session, turns)
+    return await session_of(call).recording()
 
 
 class SessionGraph(Struct):
