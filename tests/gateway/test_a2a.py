@@ -773,3 +773,35 @@ async def test_the_official_client_for_javascript_takes_up_a_stream_at_another_g
         turn = await api.get(f"/turns/{first['id']}")
         assert found["states"][-1] == "TASK_STATE_COMPLETED"
         assert found["text"] == turn["messages"][-1]["parts"][0]["text"]
+
+
+async def test_lists_leave_out_what_cannot_be_read(redis_url, tmp_path, redis):
+    async with (
+        stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _),
+        a2a_client(f"{api.url}/a2a/stage") as client,
+    ):
+        first = await sent(client, said("Hello"))
+        damaged = await sent(client, said("And now?", context_id=first.context_id))
+        redis.hset(f"ant:turn:{damaged.id}", "request", "{")
+        for context in ("", first.context_id):
+            listed = await client.list_tasks(pb.ListTasksRequest(context_id=context))
+            assert [one.id for one in listed.tasks] == [first.id]
+        turns = (await api.get(f"/sessions/{first.context_id}/turns"))["turns"]
+        assert [one["turn_id"] for one in turns] == [first.id]
+
+
+@pytest.mark.parametrize("status", ["completed", "TASK_STATE_DONE", 99])
+async def test_a_status_that_no_task_has_is_refused(redis_url, tmp_path, status):
+    """The protocol's package drops values that it does not know: all tasks would be listed."""
+    async with stand(redis_url, tmp_path, a2a=[STAGE]) as (_, api, _):
+        headers = {"a2a-version": "1.0"}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"status": status}}
+        found = (await api.http.post("/a2a/stage", json=body, headers=headers)).json()
+        assert found["error"]["code"] == -32602
+        assert "status must be" in found["error"]["message"]
+        answer = await api.http.get("/a2a/stage/tasks", params={"status": status}, headers=headers)
+        assert answer.status_code == 400
+        for right in ("TASK_STATE_COMPLETED", ""):
+            assert (
+                await api.http.get("/a2a/stage/tasks", params={"status": right}, headers=headers)
+            ).is_success

@@ -47,6 +47,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
 
 NO_MESSAGES = (1, 0)
+FARTHEST = 2**53
 ROLL_BACK_SECONDS = 30.0
 RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
 
@@ -116,6 +117,7 @@ class RedisRuntime:
     async def read(
         self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""
     ) -> list[Message]:
+        start, stop = _place(start), None if stop is None else _place(stop)
         if turns:
             archive = (await self._connected(session.store)).archive
             return await read_page(await self._cell(session), session, start, stop, turns, archive)
@@ -344,6 +346,11 @@ class RedisRuntime:
         found = await whole_found(await self._cell(session), archive, session.id, start, stop)
         found.check_tenant(session)
         return found
+
+
+def _place(number: int) -> int:
+    """Return a place in a history that Redis takes: one that is further away is beyond its end as well."""
+    return max(-FARTHEST, min(number, FARTHEST))
 
 
 async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:

@@ -11,12 +11,13 @@ import asyncio
 
 import msgspec
 
-from antiphon.errors import CorruptRecord, TurnNotFound
+from antiphon.errors import CorruptRecord, KeyMissing, TurnDeleted, TurnNotFound
 from antiphon.input.ids import TurnId
 from antiphon.input.request import ParentTurn, shown_request
 from antiphon.model import TERMINAL, Usage
 from antiphon.redis.cells import Cells
 from antiphon.redis.turn_records import turn_info
+from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.turn_tree import TurnTree
 from antiphon.wire.forwarding import children_of
@@ -37,6 +38,19 @@ async def info_of(cells: Cells, record: TurnRecord) -> TurnInfo:
         info.total_usage, info.left_out = tree.total_usage, tree.left_out
         info.calls = [call for call in info.calls if reader.waits_for(call.call_id)]
     return info
+
+
+async def listed(turn: TurnHandle) -> TurnInfo | None:
+    """Return a turn of a list; None for one that was deleted in the meantime, or that is damaged.
+
+    Raises ``KeyMissing`` and ``StoreError``.
+    """
+    try:
+        return await turn.info()
+    except KeyMissing:
+        raise
+    except (TurnNotFound, TurnDeleted, CorruptRecord):
+        return None
 
 
 async def tree_of(cells: Cells, record: TurnRecord) -> TurnTree:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -73,6 +73,7 @@ class Binding:
         asked = METHODS[method]()
         self._methods.check_supported(method)
         if method not in WITH_BODY:
+            _check_status(asked, self._call.request.query_params)
             _parsed(lambda: parse_params(self._call.request.query_params, asked))
         else:
             _filled(asked, await self._json(InvalidRequestError))
@@ -188,7 +189,19 @@ def _filled(asked: Proto, fields: Any) -> None:
     """Fill in what a method takes. Raises ``InvalidParamsError``."""
     if not isinstance(fields, dict):
         raise InvalidParamsError("The parameters must be an object.")
+    _check_status(asked, cast("dict[str, Any]", fields))
     _parsed(lambda: ParseDict(cast("dict[str, Any]", fields), asked, ignore_unknown_fields=True))
+
+
+def _check_status(asked: Proto, fields: Mapping[str, Any]) -> None:
+    """Raise ``InvalidParamsError`` for a list of tasks with a status that the protocol does not have.
+
+    The package of the protocol drops a value that it does not know: all tasks would be listed.
+    """
+    status = fields.get("status")
+    known = status in (None, "", *pb.TaskState.keys(), *pb.TaskState.values())
+    if isinstance(asked, pb.ListTasksRequest) and not known:
+        raise InvalidParamsError("status must be that of a task, such as TASK_STATE_COMPLETED.")
 
 
 def _parsed(parse: Callable[[], Any]) -> None:

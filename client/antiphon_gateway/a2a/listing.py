@@ -13,7 +13,8 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE, MAX_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
 
-from antiphon.errors import InvalidId, TurnDeleted, TurnNotFound, WrongTenant
+from antiphon.errors import InvalidId, WrongTenant
+from antiphon.redis.trees import listed
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
 from antiphon_gateway.a2a.parts import Address
@@ -79,15 +80,9 @@ async def _handles(call: Call[Any, Any], context: str) -> AsyncGenerator[AsyncTu
 
 
 async def _read(turns: list[AsyncTurn]) -> list[TurnInfo]:
-    """Read turns at once, without those that were deleted in the meantime."""
-    found = await asyncio.gather(*(turn.info() for turn in turns), return_exceptions=True)
-    infos: list[TurnInfo] = []
-    for one in found:
-        if isinstance(one, TurnInfo):
-            infos.append(one)
-        elif not isinstance(one, TurnNotFound | TurnDeleted):
-            raise one
-    return infos
+    """Read turns at once, without those that were deleted in the meantime or are damaged."""
+    found = await asyncio.gather(*map(listed, turns))
+    return [one for one in found if one is not None]
 
 
 def history_length(asked: Any) -> int | None:

@@ -19,6 +19,7 @@ from antiphon.model.requests import KeptRequest
 from antiphon.model.variants import VariantRun
 from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.failed import FILTERS
+from antiphon.redis.trees import listed
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.variants import MOST_RUNS
 from antiphon.session.runtime import TurnHandle
@@ -90,7 +91,8 @@ async def regenerate_answer(call: Call[None, Any]) -> Answer[Submitted]:
 async def list_turns(call: Call[TurnsQuery, None]) -> TurnPage:
     """List the turns of a session, the newest first; a turn is kept for a week after its end"""
     turns = call.client.turns(call.path["session"], status=call.query.status, tenant=call.caller.tenant)
-    return TurnPage([await turn.info() for turn in await call.page(turns, call.query.limit)])
+    found = [await listed(turn) for turn in await call.page(turns, call.query.limit)]
+    return TurnPage([one for one in found if one is not None])
 
 
 @operation("GET", "/turns/{turn}", right="read")

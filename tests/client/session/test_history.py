@@ -448,3 +448,19 @@ def test_unknown_keys_and_parts_of_a_newer_release_are_borne(runtime):
     data = {"version": 1, "session_id": "s", "messages": [message], "colour": "red"}
     (read,) = Session.from_dict(data, runtime.agent()).messages
     assert read.parts[0].item == newer
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_slice_may_reach_far_beyond_the_history(runtime, failed):
+    session, far = runtime.agent().session("s", messages=HISTORY), 10**30
+    for start, stop in (
+        (far, None),
+        (far, 2 * far),
+        (0, -far),
+        (-far, -far),
+        (-far, None),
+        (0, far),
+        (-1, far),
+    ):
+        found = session.history(start, stop, failed=failed)
+        assert [one.text for one in found] == [one.text for one in HISTORY[start:stop]]
