@@ -32,16 +32,23 @@ from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
 from antiphon.testing import tool_call
 from antiphon.tools import Context
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
 from antiphon.wire.records import Emit
 from antiphon.wire.scripts import load_script
 from antiphon_worker.app import App
 from antiphon_worker.loop.toolbox import PAUSE_SECONDS
+from antiphon_worker.process.consumer import Consumer
+from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
 from antiphon_worker.providers.stream.sse import EventSplitter
+from antiphon_worker.settings import Settings
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
-MOST_COMMANDS = {"submit": 20, "claim": 20, "emit 1": 5, "emit 4": 11, "finish": 25, "renew": 7}
+MOST_COMMANDS = {"submit": 20, "claim": 20, "emit 1": 5, "emit 4": 11, "finish": 24, "renew": 7}
+# … of a claim for each of eight turns, and all that a turn runs where eight are claimed at once.
+MOST_COMMANDS_OF_A_CLAIM, MOST_COMMANDS_OF_A_TURN = 14.4, 59.4
 # … and for each turn of `submit_many`, of which a call submits this many.
 MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
@@ -129,6 +136,43 @@ async def test_a_turn_costs_its_worker_a_bell_claims_and_a_finish(redis_url, way
         assert sum(b"BLPOP" in data for data in way.sent) <= number + idle_rounds
 
 
+@pytest.mark.one_server
+async def test_a_claimed_turn_begins_in_the_loop_turn_after_the_answer(redis_url):
+    turns, began = 0, []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run_turn(turn, lease) -> str:
+        began.append(turns)
+        assert await cell.finish(turn, "finished", bodies=[body("turn_finished", turn.turn_id)])
+        return "finished"
+
+    async def claim(*args, **options):
+        claims = await asked(*args, **options)
+        if claims.turns:
+            answered.append(turns)
+        return claims
+
+    cell, answered = Cell(open_redis(redis_url)), []
+    keeper = LeaseKeeper(lambda: Cell(open_redis(redis_url)), "w", 60)
+    consumer = Consumer(cell, keeper, Settings(), "w", run_turn=run_turn, run_foreign=None, run_alone=None)
+    asked, consumer._waiting.claim = consumer._waiting.claim, claim
+    async with cell.redis, AsyncClient(redis_url) as client:
+        tasks = [asyncio.create_task(consumer.run()), asyncio.create_task(count())]
+        for number in range(5):
+            await client.submit(f"s{number}", "Hello", agent=AGENT)
+            await wait_until_async(lambda number=number: len(began) > number, 10, "it begins")
+            await consumer.idle()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert [later - at for at, later in zip(answered, began, strict=True)] == [1] * 5
+
+
 async def test_cancelling_many_turns_costs_one_script_each_and_opens_no_connection(redis, redis_url, way):
     number = 30
     agent = Agent("scripted", "any", script=["one", "two"], pause=60)
@@ -155,6 +199,26 @@ async def test_turns_that_wait_are_claimed_eight_at_a_time(cell, redis):
     assert costs["scripts"] == 3
     assert costs["incrby"] == 3, "a call reserves all its fences at once"
     assert costs["lrange"] == 20, "a new turn has a history, and no journal"
+    assert costs["lpop"] == 11, "two turns leave the queue at once"
+
+
+async def test_a_turn_runs_few_commands(cell, redis):
+    number = 16
+    await cell.load_scripts()
+    await cell.put("first", "first")
+    await cell.end((await cell.take()).turns[0])
+    with counted(redis) as costs:
+        for n in range(number):
+            await cell.put(f"t{n}", f"s{n}")
+        with counted(redis) as claiming:
+            turns = [turn for _ in range(2) for turn in (await cell.take(limit=8)).turns]
+        for turn in turns:
+            delta = body(turn=turn.turn_id), body("step_finished", turn.turn_id)
+            assert await cell.finish(
+                turn, "finished", messages=[b"1", b"2"], bodies=[*delta, body("turn_finished", turn.turn_id)]
+            )
+    assert claiming["inside"] / number <= MOST_COMMANDS_OF_A_CLAIM
+    assert costs["inside"] / number <= MOST_COMMANDS_OF_A_TURN
 
 
 async def test_no_script_runs_more_commands_than_it_did(redis_url, redis):

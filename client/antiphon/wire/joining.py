@@ -23,6 +23,8 @@ _DEFINITION = re.compile(
 )
 _FUNCTION_HEAD = re.compile(r"local function \w+\([^)\n]*\)")
 _KEY = re.compile(r"\bkey_(\w+)\(")
+_TEXT = re.compile(r"'(?:[^'\\\n]|\\.)*'")
+_NAME = re.compile(r"(?<![.\w])\w+")  # not the field of a table
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class _Piece:
     words: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.words = set(re.findall(r"\w+", self.text))
+        self.words = set(_NAME.findall(_TEXT.sub("''", self.text)))
 
     def take_in(self, other: _Piece) -> bool:
         head = None if self.often else _FUNCTION_HEAD.match(self.text)

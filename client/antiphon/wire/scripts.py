@@ -31,6 +31,12 @@ LOSSY = frozenset({"conversations/history", "emit", "limits/admit", "limits/limi
 """Scripts that promise nothing: they only read, or what a failover loses of theirs is done again."""
 
 _FOLDER = resources.files("antiphon.wire") / "lua"
+_CONSTANTS = f"""\
+local DEPLOYMENT = string.match(PREFIX, '^[^:]+')
+local WITH_FILES = '{WITH_FILES}'
+local KEEP_TURN_SECONDS, KEEP_JOB_SECONDS = {KEEP_TURN_SECONDS}, {KEEP_JOB_SECONDS}
+local HASH_LIVES_ON_MS = {HASH_LIVES_ON_MS}
+{lua_shared_keys()}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,8 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
     source = "\n".join(
         [
             "local PREFIX, DB = ARGV[1], ARGV[2]",
-            "local DEPLOYMENT = string.match(PREFIX, '^[^:]+')",  # the same in each of its cells
-            f"local WITH_FILES = '{WITH_FILES}'",
-            f"local KEEP_TURN_SECONDS, KEEP_JOB_SECONDS = {KEEP_TURN_SECONDS}, {KEEP_JOB_SECONDS}",
-            f"local HASH_LIVES_ON_MS = {HASH_LIVES_ON_MS}",
             _bind(arguments),
-            joined("".join([lua_shared_keys(), *pieces]), body),
+            joined("".join([_CONSTANTS, *pieces]), body),
         ]
     )
     if cluster:

@@ -32,6 +32,14 @@ async def test_a_waiting_turn_leaves_its_place_and_the_head_runs_on(cell):
     assert await cell.queue() == ["t3"]
 
 
+@pytest.mark.parametrize("which", ["t2", "t3", "t4"])
+async def test_the_turns_around_a_cancelled_one_keep_their_order(which, cell):
+    await cell.started("t1")
+    await cell.put_each("t2", "t3", "t4")
+    await cell.cancel(which, "not needed")
+    assert await cell.inbox() == [turn for turn in ("t1", "t2", "t3", "t4") if turn != which]
+
+
 async def test_the_last_turn_cancelled_lets_the_session_go(cell):
     await cell.put("t1", ttl_ms=100_000)
     await cell.cancel("t1", "enough")

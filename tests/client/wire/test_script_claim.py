@@ -3,6 +3,8 @@
 import pytest
 from support.cells import LEASE_MS, START_MS, body, open_cell
 
+from antiphon.errors import StoreError
+
 
 async def test_a_claim_leases_starts_and_loads(cell):
     await cell.put("t1", text=b'{"text":"hi"}')
@@ -91,6 +93,38 @@ async def test_no_more_than_the_limit_is_taken_and_the_bell_rings_for_the_rest(c
     assert await cell.redis.exists("ant:bell:antiphon") == 0
     for turn in turns:
         await cell.end(turn)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_what_a_claim_has_no_room_for_keeps_its_place_and_the_bell_rings(limit, cell):
+    for number in range(5):
+        await cell.put(f"t{number}", f"s{number}")
+    await cell.redis.delete(cell.keys.bell("antiphon"))
+    assert [turn.turn_id for turn in (await cell.take(limit=limit)).turns] == [f"t{n}" for n in range(limit)]
+    assert await cell.queue() == [f"t{n}" for n in range(limit, 5)]
+    assert await cell.redis.llen(cell.keys.bell("antiphon")) == 1
+
+
+async def test_the_last_entry_that_a_claim_has_no_room_for_rings_the_bell(cell):
+    await cell.put("t0", "s0")
+    await cell.put("t1", "s1")
+    await cell.redis.delete(cell.keys.bell("antiphon"))
+    assert len((await cell.take(limit=1)).turns) == 1
+    assert await cell.queue() == ["t1"]
+    assert await cell.redis.llen(cell.keys.bell("antiphon")) == 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_in_an_outage_all_entries_keep_their_places(number, cell):
+    for n in range(number):
+        await cell.put(f"t{n}", f"s{n}")
+    await cell.redis.rename(cell.keys.active, "aside")
+    await cell.redis.set(cell.keys.active, "damaged", ex=60)
+    with pytest.raises(StoreError):
+        await cell.take()
+    assert await cell.queue() == [f"t{n}" for n in range(number)]
+    await cell.redis.rename("aside", cell.keys.active)
+    assert len((await cell.take()).turns) == number
 
 
 async def test_queues_are_served_in_the_order_given(cell):

@@ -10,53 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from antiphon.encryption import KEYS_VARIABLE
-from antiphon.encryption.records import Sealer
-from antiphon.errors import AgentError, KeyMissing, StoreError
+from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
-from antiphon.input.request import NewerRecord
 from antiphon.telemetry import log_fault
 from antiphon.wire.cell import Cell
-from antiphon.wire.records import ClaimedTurn, Claims, ForeignJob, is_in_the_clear, open_claimed
+from antiphon.wire.records import ClaimedTurn, Claims, ForeignJob
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
-from antiphon_worker.process.outcomes import GivenBack, seconds_until_newer
 from antiphon_worker.process.room import Room
 from antiphon_worker.settings import Settings
-
-turn_log = logging.getLogger("antiphon.turn")
-
-FOR_OTHERS = (NewerRecord, KeyMissing)
-"""What a worker raises for a turn that another worker can run: one of a newer release, or one that has the key."""
-
-
-class Opening:
-    """Opens the turns of a process, which has these keys."""
-
-    def __init__(self, seal: Sealer) -> None:
-        self._seal = seal
-        self._said: set[str] = set()
-
-    def open(self, turn: ClaimedTurn) -> ClaimedTurn:
-        """Open a turn. Raises ``KeyMissing`` and ``SealBroken``."""
-        if is_in_the_clear(self._seal, turn):
-            self._say(
-                f"A turn of session {turn.session_id} was submitted in plain text: "
-                f"give all clients {KEYS_VARIABLE}.",
-                "submitted_in_the_clear",
-            )
-        return open_claimed(self._seal, turn)
-
-    def leave(self, why: AgentError, turn: ClaimedTurn) -> GivenBack:
-        """Return the outcome of a turn that stays as it is, for others."""
-        code = "newer_release" if isinstance(why, NewerRecord) else str(why.code)
-        self._say(f"{why.message} This worker gives such turns back.", code)
-        return GivenBack(why.message, code, seconds_until_newer(turn))
-
-    def _say(self, text: str, action: str) -> None:
-        if action not in self._said:
-            self._said.add(action)
-            turn_log.warning("%s", text, extra={"action": action})
-
 
 log = logging.getLogger("antiphon.consumer")
 
@@ -167,14 +128,14 @@ class Consumer:
     async def _claim(self, limit: int, hearing: asyncio.Task[None] | None) -> bool:
         """Claim once, now or when a bell rings; return whether there may be more to take.
 
-        After a lost answer, claim again: the same token returns the same turns.
+        After a lost answer, claim again: the same token returns the same turns. A claim under way goes on when this is
+        cancelled: its turns are ours, and are drained with the rest.
         """
         if not self._token:
             self._token, self._sent = secrets.token_hex(6), time.monotonic()
-        mono_deadline = self._sent + self._settings.lease
-        claiming = asyncio.create_task(self._ask(limit, hearing))
+        claiming = asyncio.create_task(self._ask(limit, hearing, self._sent + self._settings.lease))
         try:
-            claims = await asyncio.shield(claiming)
+            more = await asyncio.shield(claiming)
         except StoreError as exc:
             await self._outage(exc)
             return True
@@ -182,21 +143,23 @@ class Consumer:
             if hearing is not None and not hearing.done():
                 with suppress(StoreError):  # then its time ends the wait
                     await self._cell.ring(self._worker)
-            with suppress(StoreError):  # turns of a claim under way are ours and are drained with the rest
-                self._start(await claiming, mono_deadline)
+            with suppress(StoreError):
+                await claiming
             raise
-        self._token = ""
         self._back()
-        self._start(claims, mono_deadline)
-        return len(claims.turns) >= limit
+        return more
 
-    async def _ask(self, limit: int, hearing: asyncio.Task[None] | None) -> Claims:
+    async def _ask(self, limit: int, hearing: asyncio.Task[None] | None, mono_deadline: float) -> bool:
+        """Claim, and start the turns at once: each task in between would delay their calls of a model."""
         lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
         try:
-            return await self._waiting.claim(
+            claims = await self._waiting.claim(
                 self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues,
                 alone_limit=self._room_alone(), app=self._app,
             )  # fmt: skip
+            self._token = ""
+            self._start(claims, mono_deadline)
+            return len(claims.turns) >= limit
         finally:
             if hearing is not None:
                 await hearing

@@ -45,7 +45,6 @@ from antiphon_worker.observing.observer import Observer
 from antiphon_worker.process.batched import in_batches
 from antiphon_worker.process.budgets import Attempt, Budgets, Held
 from antiphon_worker.process.children import Kin
-from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.elsewhere import offer_elsewhere, stop_elsewhere
 from antiphon_worker.process.files import LeasedFiles
 from antiphon_worker.process.history import (
@@ -60,6 +59,7 @@ from antiphon_worker.process.history import (
 from antiphon_worker.process.in_charge import Charge, charge_of
 from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
 from antiphon_worker.process.lease import Lease, StopSignal
+from antiphon_worker.process.opening import FOR_OTHERS, Opening
 from antiphon_worker.process.outcomes import (
     Cancelled,
     Failed,

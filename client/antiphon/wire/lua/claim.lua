@@ -13,7 +13,7 @@ local MOST_ENTRIES = 1000
 local start_alone_ms = math.max(tonumber(lease_ms), 30000)
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone, damaged, others = {}, {}, {}, {}, {}
-local left, last_fence -- of a queue: what stays where it stands; the number of the last fence
+local popped, left, last_fence = {} -- of a queue: what was taken out and not looked at, what stays; the number of the last fence
 local suspended, promotions = unpack(redis.call('MGET', key_rq_suspended(), key_promotions()))
 
 -- What a first call with this token has taken.
@@ -21,8 +21,8 @@ local function taken(session, as)
   if as == 'alone-' .. token then
     alone[#alone + 1] = redis.call('LINDEX', key_inbox(session), 0) or nil
   elseif session ~= '' and string.sub(as, -#token) == token then
-    local turn, s = redis.call('HGET', key_session(session), 'turn'), redis.call('HMGET', key_session(session), unpack(OF_SESSION))
-    turns[#turns + 1] = load(session, turn, s, read_turn(turn, BESIDE), now)
+    local turn, s = redis.call('HGET', key_session(session), 'turn'), redis.call('HMGET', key_session(session), unpack(OF_SESSION, 1, 14))
+    turns[#turns + 1] = load(session, turn, s, read_turn(turn), now)
   end
 end
 
@@ -40,19 +40,23 @@ local function hold(session, before, as)
   if #turns + #alone == 0 then redis.call('PEXPIRE', held, 3600000) end
 end
 
+-- A failed turn that RQ's tools want to run again enters its session's inbox. Returns it if it is the first one there.
+local function as_it_runs_again(turn, f)
+  if not wanted_again(turn, f.queue) or kept_from_running(f.session, turn) then return f end
+  if requeue(f.session, turn, now) > 0 then return end
+  redis.call('LREM', key_rq_queue(f.queue), -1, turn) -- it is being claimed
+  return read_turn(turn)
+end
+
 local function take(turn, f) -- @often
+  if f.status == 'failed' then f = as_it_runs_again(turn, f) end
+  if not f then return end
   local session, status = f.session, f.status
-  if status == 'failed' and wanted_again(turn, f.queue) and not kept_from_running(session, turn) then
-    if requeue(session, turn, now) > 0 then return end
-    redis.call('LREM', key_rq_queue(f.queue), -1, turn) -- it is being claimed
-    f = read_turn(turn, BESIDE)
-    status = f.status
-  end
   if status == 'retrying' and tonumber(f.retry_at) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status, now) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
-  local s = redis.call('HMGET', key_session(session), 'holder', 'seq', 'pins', unpack(OF_SESSION))
-  local holder, seq, pins = table.remove(s, 1), table.remove(s, 1), table.remove(s, 1)
+  local s = redis.call('HMGET', key_session(session), unpack(OF_SESSION))
+  local seq, holder = table.remove(s), table.remove(s)
   if (s[1] or '') ~= '' then return end
   if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then return table.insert(left, turn) end
   -- RQ's scheduler has offered a retry: its tenant may have to wait for a place.
@@ -69,8 +73,8 @@ local function take(turn, f) -- @often
   last_fence = last_fence and last_fence + 1 or redis.call('INCRBY', key_fence(), max) - max + 1 -- all that the call may need
   s[1], s[2] = last_fence .. '-' .. token, f.cancel or ''
   local is_new = f.run == '1' and f.attempt == '0' and not f.started_at -- it has no journal
-  f.attempt = string.format('%.0f', f.attempt + 1)
-  if (f.app or '') == '' then f.app = (pins or '') == '' and not promotions and app or '' end
+  f.attempt = string.format('%d', f.attempt + 1)
+  if (f.app or '') == '' then f.app = (s[13] or '') == '' and not promotions and app or '' end
   redis.call('ZADD', key_active(), now + lease_ms, session)
   seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
     ',"attempt":' .. f.attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, seq, 'fence', s[1],
@@ -83,11 +87,14 @@ local function take(turn, f) -- @often
   turns[#turns + 1] = load(session, turn, s, f, now, is_new)
 end
 
--- Release the session of a turn that could not be taken. In an outage the turn is put back into its queue.
+-- Release the session of a turn that could not be taken. In an outage it goes back into its queue, before what is popped.
 local function undo(turn, f, problem)
   local fence = redis.pcall('HGET', key_session(f.session), 'fence')
   if type(fence) == 'string' and string.sub(fence, -#token) == token then let_go(f.session) end
-  if is_outage(problem) then redis.pcall('LPUSH', key_rq_queue(f.queue), turn) end
+  if is_outage(problem) then
+    popped[#popped + 1] = turn
+    redis.pcall('LPUSH', key_rq_queue(f.queue), unpack(popped))
+  end
   error(problem, 0)
 end
 
@@ -95,7 +102,7 @@ end
 local function try(turn) -- @often
   local f
   local done, why = guarded(function()
-    f = read_turn(turn, BESIDE)
+    f = read_turn(turn)
     if not f then return end
     local taken_whole, problem = pcall(take, turn, f)
     if not taken_whole then undo(turn, f, problem) end
@@ -115,7 +122,8 @@ for i = 1, #queues do
   left = {}
   for _ = 1, MOST_ENTRIES do
     if #turns + #foreign + #alone >= tonumber(max) then break end
-    id = redis.call('LPOP', key_rq_queue(queue))
+    if not popped[1] then popped = redis.call('LPOP', key_rq_queue(queue), 2) or {} end -- of more, high priority would come later
+    id = table.remove(popped, 1)
     if not id then break end
     if not try(id) then
       local prefix = other_prefix(id)
@@ -127,6 +135,7 @@ for i = 1, #queues do
       end
     end
   end
+  if popped[1] then redis.call('LPUSH', key_rq_queue(queue), table.remove(popped)) end
   if theirs then others[#others + 1] = {queue, theirs} end
   for n = #left, 1, -1 do redis.call('LPUSH', key_rq_queue(queue), left[n]) end
   if id and redis.call('LLEN', key_rq_queue(queue)) > #left then ring(queue) end

@@ -1,6 +1,27 @@
 -- Accept one turn. Its arguments are those of `submit`.
 local OF_ITS_SESSION = {'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created', 'ttl', 'seq', 'media'}
 
+-- The answer to a call for a turn that Redis has. One that has failed runs again if the call asks for that.
+local function known_already(now, known, session, turn, digest, inbox_limit, busy, tenant, again)
+  local whole = redis.call('HMGET', key_session(session), 'tenant', 'created')
+  local owner = known[6] or whole[1] or whole[2] and '' or tenant
+  if tenant ~= '' and owner ~= tenant then return {'OTHER_TENANT'} end
+  if known[1] == 'deleted' then return {'TURN_DELETED'} end
+  if known[1] ~= digest or known[2] ~= session then return {'KEY_REUSED'} end
+  if again == '' or known[4] ~= 'failed' or known[5] == again then return {'ACCEPTED', known[3]} end
+  local no = kept_from_running(session, turn)
+  if no then return {no} end
+  local length = redis.call('LLEN', key_inbox(session))
+  if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
+  if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
+  local stopped = stopped_by(session, busy)
+  local position = run_again(session, turn, now, again, stopped)
+  if not position then return {'SESSION_CLOSED'} end
+  note_user(session, turn, now)
+  if stopped then act_on(session, stopped, turn, busy, now) end
+  return {'ACCEPTED', position}
+end
+
 local function accept(now, session, turn, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit, delayed_limit,
     tenant_limit, session_limit, busy, due_in_ms, tail, agent, metadata, tenant, key, input, again, priority, cursor, user,
     user_limit) -- @often
@@ -9,31 +30,13 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   local front = priority == 'front' or nil
   if front then priority = '' end
   local due_in, life = tonumber(due_in_ms), tonumber(ttl_ms ~= '' and ttl_ms or DEFAULT_TTL_MS)
-  for _, ms in ipairs({due_in or -1, life or -1}) do
-    if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
-  end
+  if not (due_in and due_in >= 0 and due_in <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
+  if not (life and life >= 0 and life <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
   local known = redis.call('HMGET', key_turn(turn), 'digest', 'session', 'position', 'status', 'again', 'tenant')
-  local length = redis.call('LLEN', key_inbox(session))
-  if known[1] then
-    local whole = redis.call('HMGET', key_session(session), 'tenant', 'created')
-    local owner = known[6] or whole[1] or whole[2] and '' or tenant
-    if tenant ~= '' and owner ~= tenant then return {'OTHER_TENANT'} end
-    if known[1] == 'deleted' then return {'TURN_DELETED'} end
-    if known[1] ~= digest or known[2] ~= session then return {'KEY_REUSED'} end
-    if again == '' or known[4] ~= 'failed' or known[5] == again then return {'ACCEPTED', known[3]} end
-    local no = kept_from_running(session, turn)
-    if no then return {no} end
-    if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
-    if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
-    local stopped = stopped_by(session, busy)
-    local position = run_again(session, turn, now, again, stopped)
-    if not position then return {'SESSION_CLOSED'} end
-    note_user(session, turn, now)
-    if stopped then act_on(session, stopped, turn, busy, now) end
-    return {'ACCEPTED', position}
-  end
+  if known[1] then return known_already(now, known, session, turn, digest, inbox_limit, busy, tenant, again) end
   local kept = redis.call('HMGET', key_session(session), unpack(OF_ITS_SESSION))
   local known_session = kept[6] or kept[8]
+  local length = redis.call('LLEN', key_inbox(session))
   if known_session and length == 0 and begin_anew(session) then kept = redis.call('HMGET', key_session(session), unpack(OF_ITS_SESSION)) end
   if tenant ~= '' and (kept[2] or kept[6] and '' or tenant) ~= tenant then return {'OTHER_TENANT'} end
   if kept[1] then return {'SESSION_CLOSED'} end

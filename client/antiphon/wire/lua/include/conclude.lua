@@ -12,6 +12,16 @@ local function untold(session, turn)
   redis.call('HSET', key_session(session), 'untold', string.sub(turn .. ' ' .. others, 1, MOST_UNTOLD))
 end
 
+-- A turn leaves the inbox, where it is the first one unless it never ran. Returns the next turn there.
+local function leave_inbox(session, turn)
+  local first, head = unpack(redis.call('LPOP', key_inbox(session), 2) or {})
+  if head then redis.call('LPUSH', key_inbox(session), head) end
+  if first == turn or not first then return head end
+  redis.call('LPUSH', key_inbox(session), first)
+  redis.call('LREM', key_inbox(session), 1, turn)
+  return first
+end
+
 -- The end of a run: its status, its place in the inbox, the events that stay, and the next turn's start.
 -- `seq` is the event that ends it. A turn without messages in the history keeps its `place` there. `f` is what `viewed`
 -- returns if the caller has read it, and the rest further fields of the turn with their values. Returns the inbox's next turn.
@@ -21,8 +31,7 @@ local function conclude(session, turn, status, now, seq, keep_events, left, f, .
   redis.call('HSET', key_turn(turn), 'status', status, 'ended_at', now, 'last_seq', seq, ...)
   f.ended_at = now
   redis.call('DEL', key_journal(turn))
-  redis.call('LREM', key_inbox(session), 1, turn)
-  local head = redis.call('LINDEX', key_inbox(session), 0)
+  local head = leave_inbox(session, turn)
   trim(session, seq, keep_events, f.first_seq, head)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
   pcall(rq_view, turn, status, now, nil, f) -- RQ's keys keep no turn from its end

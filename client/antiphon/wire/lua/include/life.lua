@@ -15,7 +15,7 @@ end
 
 -- Which session of its id this is, for `life`: `by` is the call that begins it.
 local function life_of(now, by)
-  return string.format('%.0f-', now) .. by
+  return string.format('%d-', now) .. by
 end
 
 -- Leave out one seq between two lives, so that no event of the new one follows a cursor of the former one. The first write

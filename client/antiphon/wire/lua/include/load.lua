@@ -1,12 +1,11 @@
--- Everything that a worker needs to run a claimed turn: of its session `s`, of its own fields `f`, which `read_turn` has read
--- with what is `BESIDE`; the last `tail` messages of the history, with -1 all of them, with -2 those from the start of the
+-- Everything that a worker needs to run a claimed turn: of its session `s`, of its own fields `f`, which `read_turn` has
+-- read; the last `tail` messages of the history, with -1 all of them, with -2 those from the start of the
 -- session's last window ("<index>:<tokens>") or from the end of its summary; for how many ms the model service has failed in
 -- this step, or ''; the ms since its first start without suspensions; what was decided and received then. One that `is_new` has no journal.
 local OF_SESSION = {'fence', 'stop', 'system', 'variables', 'agent', 'window', 'summary', 'restored', 'refused', 'untold',
-  'usage', 'steer', 'pins', 'ran'}
+  'usage', 'steer', 'pins', 'ran', 'holder', 'seq'} -- the last two are not for the worker
 local OF_TURN = {'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue', 'queued_seq', 'created', 'queued_at',
   'lacking', 'app', 'tenant', 'revision'}
-local BESIDE = {'request', 'created', 'revision', 'missed_at', 'failing', 'waited', 'calls'}
 
 local function load(session, turn, s, f, now, is_new) -- @often
   local t = {}

@@ -1,6 +1,7 @@
 -- Log and publish events as one act. A body is a JSON object without seq and at, which are put in front of it.
 -- XADD comes first (refused cleanly at full memory), then the hash, then the channel.
 local function json_text(text)
+  if not string.find(text, '[%c\\"]') then return '"' .. text .. '"' end
   return '"' .. string.gsub(text, '[%c\\"]', function(c)
     return (c == '"' or c == '\\') and '\\' .. c or string.format('\\u%04x', string.byte(c))
   end) .. '"'
@@ -21,11 +22,11 @@ end
 -- Numbers are passed to Redis as existing text, because this function is most of the cost of a delta.
 local function publish(session, now, bodies, last, ...) -- @often
   local record, stream, channel = key_session(session), key_events(session), key_live(session)
-  local seq = tonumber(last or redis.call('HGET', record, 'seq') or begin_seq(session))
-  local events, at, number = {}, string.format('%.0f', now), string.format('%.0f', seq)
+  local number = last or redis.call('HGET', record, 'seq') or begin_seq(session)
+  local events, at, seq = {}, string.format('%d', now), tonumber(number)
   for i = 1, #bodies do
     seq = seq + 1
-    number = string.format('%.0f', seq)
+    number = string.format('%d', seq)
     events[i] = '{"seq":' .. number .. ',"at":' .. at .. ',' .. string.sub(bodies[i], 2)
     redis.call('XADD', stream, number .. '-0', 'e', events[i])
   end
