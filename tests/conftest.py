@@ -100,9 +100,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     support.kinds.mark(items)
 
 
+def _most_seconds(item: pytest.Item) -> int:
+    return int(item.config.getini("timeout"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    with limited(f"the fixtures of {item.name}"):
+    with limited(f"the fixtures of {item.name}", _most_seconds(item)):
         return (yield)
 
 
@@ -116,7 +120,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    with limited(f"the end of the fixtures of {item.name}"):
+    with limited(f"the end of the fixtures of {item.name}", _most_seconds(item)):
         return (yield)
 
 

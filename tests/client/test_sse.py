@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from support.event_source import EventSource
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.proxy import Proxy
 from support.serving import serving
 
@@ -122,11 +122,11 @@ async def test_a_turn_is_read_to_its_end(kind, redis_url, ensemble):
     async with ensemble.worker(), served(kind, redis_url) as (url, _):
         turn = await ensemble.submit("s", "go on words:20")
         source = EventSource(f"{url}/turns/{turn.id}")
-        messages, _, end = await asyncio.wait_for(read(source), 20)
+        messages, _, end = await asyncio.wait_for(read(source), patience(20))
         same(messages, await ensemble.events("s"))
         assert (end, source.connections, source.retry_ms) == ({}, 1, 1000)
         assert source.types[0].startswith("text/event-stream")
-        again, _, end = await asyncio.wait_for(read(source), 20)  # a page that did not close it
+        again, _, end = await asyncio.wait_for(read(source), patience(20))  # a page that did not close it
         assert (again, end) == ([], {})
 
 
@@ -142,7 +142,7 @@ async def test_a_reader_whose_connection_is_cut_comes_back_and_misses_nothing(ki
             await wait_until_async(lambda seen=seen: int(source.last_id or 0) >= seen)
             proxy.cut()
             ensemble.stage.open(gate)
-        messages, _, end = await asyncio.wait_for(reading, 60)
+        messages, _, end = await asyncio.wait_for(reading, patience(60))
         same(messages, await ensemble.events("s"))
         assert (end, source.connections) == ({}, 3)
 
@@ -181,7 +181,7 @@ async def test_a_cursor_that_is_no_longer_kept_ends_the_stream_with_its_code(red
             await redis.xtrim("ant:events:s", maxlen=2, approximate=False)
             await redis.hdel("ant:session:s", "ends")  # as an older release leaves it
         source = EventSource(f"{url}/sessions/s?after=1")
-        assert await asyncio.wait_for(read(source), 20) == ([], 0, {"code": "stream_gap"})
+        assert await asyncio.wait_for(read(source), patience(20)) == ([], 0, {"code": "stream_gap"})
 
 
 async def test_another_tenant_is_refused_before_the_stream_begins(redis_url, ensemble):

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from support.chat import Chat
 from support.event_source import EventSource
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.processes import Process
 from support.stage import FIRST_WORDS, reply
 
@@ -148,7 +148,7 @@ async def test_a_page_that_comes_back_gets_every_event_once(chat):
         await killed(worker)
         chat.start_worker()
         chat.stage.open("g")
-        seen = await asyncio.wait_for(reading, 60)
+        seen = await asyncio.wait_for(reading, patience(60))
         assert source.connections >= 2
         assert [event["seq"] for event in seen] == [*range(page["cursor"] + 1, seen[-1]["seq"] + 1)]
         [_, answer] = await alice.shown()

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from support.browser import ABSENT, open_browser
 from support.event_source import EventSource
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
 from support.network import free_port
 from support.source_tree import ROOT
 from support.stage import FIRST_WORDS, Stage
@@ -66,7 +66,7 @@ async def test_a_browser_reads_on_when_the_web_server_and_the_worker_are_killed(
         await asyncio.to_thread(site.start)
         await asyncio.to_thread(site.worker)
         site.stage.open("g")
-        events = await asyncio.wait_for(reading, 60)
+        events = await asyncio.wait_for(reading, patience(60))
         assert source.connections >= 2
         assert [event["seq"] for event in events] == [*range(1, events[-1]["seq"] + 1)]
         assert events[-1]["response"]["text"].startswith(FIRST_WORDS + "I was shown 1 messages")

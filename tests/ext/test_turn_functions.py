@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 
 from antiphon import Agent, Message
 from antiphon.errors import (
@@ -194,7 +194,7 @@ async def test_a_cancel_reaches_the_function_and_keeps_its_finished_steps(runtim
     use(run)
     session = runtime.agent().session("s")
     turn = await session.submit_async("Go")
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), patience(20))
     await turn.cancel("enough", keep="partial")
     await wait_until_async(lambda: ended, description="the function was cancelled")
     with pytest.raises(Exception, match="enough"):

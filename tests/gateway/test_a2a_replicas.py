@@ -13,7 +13,7 @@ from support.eventually import wait_until_async
 from support.gateway_process import Stand
 from support.network import free_port
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.one_server
 
 SPOKEN = {"a2a-version": "1.0"}
 TASKS = 6

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from fastapi import FastAPI
 from support.event_source import EventSource
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.gateway import STAGE, Api, follow, open_gateway, stand
 from support.serving import serving
 from support.stage import FIRST_WORDS
@@ -77,7 +77,7 @@ async def test_a_session_is_followed_over_its_turns_and_by_type(redis_url, tmp_p
             follow(EventSource(f"{api.url}/sessions/s/events?after=0"), "session_closed")
         )
         await api.post("/sessions/s/close")
-        messages, _ = await asyncio.wait_for(whole, 10)
+        messages, _ = await asyncio.wait_for(whole, patience(10))
         seen.cancel()
         kinds = [json.loads(message.data)["type"] for message in messages]
         assert kinds.count("turn_finished") == 2
@@ -338,9 +338,9 @@ async def test_a_gateway_that_drains_ends_its_streams_without_an_end(redis_url, 
         )
         await wait_until_async(lambda: any("text_delta" in line for line in seen))
         app.drain()
-        await asyncio.wait_for(reading, 5)
+        await asyncio.wait_for(reading, patience(5))
         assert not any(line.startswith("event: end") for line in seen)
-        assert (await asyncio.wait_for(polling, 5))["code"] == "draining"
+        assert (await asyncio.wait_for(polling, patience(5)))["code"] == "draining"
         assert (await api.get("/health", 503))["code"] == "draining"
         ensemble.stage.open("g")
         cursor = [line.partition(": ")[2] for line in seen if line.startswith("id:")][-1]

@@ -20,7 +20,6 @@ from antiphon_gateway.access.caller import hash_of, new_key
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed: make setup")
 pytestmark = [
     pytest.mark.one_server,
-    pytest.mark.timeout(180),
     pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
     pytest.mark.xdist_group("browser"),
 ]

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from support.event_source import EventSource
+from support.eventually import patience
 from support.gateway import STAGE, Api, follow, keys, open_gateway, programs, stand
 
 from antiphon.events import decode_event
@@ -67,7 +68,7 @@ class Reader:
         """The messages up to the last end of a turn of these sessions."""
         found, left = [], set(ended)
         while left:
-            found.append(await asyncio.wait_for(self.next(), 20))
+            found.append(await asyncio.wait_for(self.next(), patience(20)))
             event = found[-1][1]
             if event["type"] == "turn_finished":
                 left -= {event["session_id"]}
@@ -145,7 +146,7 @@ async def test_a_stream_of_many_sessions_shows_only_those_of_the_key(redis_url, 
         ) as reader:  # it is another's when it begins
             await all_["a"].submit("new", "secret words")
             left = asyncio.create_task(reader._answer.aread())
-            assert b"secret" not in await asyncio.wait_for(left, 20)
+            assert b"secret" not in await asyncio.wait_for(left, patience(20))
 
 
 async def test_a_gap_in_one_session_ends_the_stream_with_its_code(redis_url, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.trace import StatusCode
 from support import forks
 from support.event_source import EventSource
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
 from support.fresh_python import imported_by
 from support.gateway import Api, follow, open_gateway
 from support.here import running_worker
@@ -45,7 +45,7 @@ from antiphon_gateway.openai.errors import openai_error, turn_failure
 from antiphon_gateway.problems import Refused, problem_response
 from antiphon_gateway.settings import GatewaySettings
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.one_server
 
 SECRET = "geheimnis"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -169,7 +169,7 @@ async def test_only_events_that_come_while_it_streams_are_late(redis_url, tmp_pa
         assert values(metrics)[late] == 0
         assert values(metrics)["antiphon_gateway_streams{}"] == 1
         await api.submit("s", "fail:rejected")
-        await asyncio.wait_for(reading, 20)
+        await asyncio.wait_for(reading, patience(20))
         await wait_until_async(lambda: values(metrics)[late] >= 1)  # counted once it is written
 
 

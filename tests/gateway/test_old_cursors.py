@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 from redis import Redis
+from support.eventually import patience
 from support.gateway import open_gateway, stand
 
 pytestmark = pytest.mark.one_server
@@ -15,7 +16,10 @@ async def messages_of(api, url, until, after=""):
     """The messages of a stream, each with its id, up to the end of the log."""
     found, place = [], ""
     headers = {"last-event-id": after} if after else {}
-    async with asyncio.timeout(30), api.http.stream("GET", api.url + url, headers=headers) as answer:
+    async with (
+        asyncio.timeout(patience(30)),
+        api.http.stream("GET", api.url + url, headers=headers) as answer,
+    ):
         assert answer.status_code == 200, await answer.aread()
         async for line in answer.aiter_lines():
             if line.startswith("id: "):

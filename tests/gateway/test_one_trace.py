@@ -23,7 +23,7 @@ from support.processes import COMMAND
 from support.receiver import Receiver
 from support.stage import Stage
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.one_server
 
 SECRET = "geheimnis"
 CONVENTIONS = {

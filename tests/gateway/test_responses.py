@@ -4,6 +4,7 @@ import asyncio
 
 import openai
 import pytest
+from support.eventually import patience
 from support.gateway import STAGE, keys, open_gateway
 from support.openai_clients import MODEL, calling, contract_at, open_client, stand
 from support.stage import FIRST_WORDS
@@ -170,7 +171,7 @@ async def test_of_two_requests_that_follow_one_response_at_once_one_goes_on_in_a
         monkeypatch.setattr(AsyncClient, "snapshot", late)
         asks = client.responses.create(model=MODEL, input="two", previous_response_id=first.id)
         second = asyncio.ensure_future(asks)
-        await asyncio.wait_for(has_read.wait(), 10)
+        await asyncio.wait_for(has_read.wait(), patience(10))
         monkeypatch.setattr(AsyncClient, "snapshot", snapshot)
         quicker = await client.responses.create(model=MODEL, input="three", previous_response_id=first.id)
         goes_on.set()

@@ -12,7 +12,7 @@ import pytest
 from support import forks
 from support.clients import running
 from support.event_source import EventSource
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.gateway import Api, follow
 from support.gateway_process import Stand, gathered
 from support.network import free_port
@@ -22,7 +22,7 @@ from support.stage import FIRST_WORDS
 
 from antiphon_gateway.access.caller import hash_of, new_key
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.one_server
 
 SECRET = "a secret that every replica has, 32 bytes"
 
@@ -52,7 +52,7 @@ async def test_workers_and_gateways_are_killed_in_mid_answer_and_the_answer_come
         await asyncio.to_thread(stand.worker)
         await stand.waits("h", 2)
         stand.stage.open("h")
-        messages, end = await asyncio.wait_for(reading, 40)
+        messages, end = await asyncio.wait_for(reading, patience(40))
     async with Api(url).http as http:  # the first one's connections are gone
         found = (await http.get(f"/turns/{turn}/result?wait=20")).json()
     assert end == {}
@@ -98,7 +98,7 @@ async def test_openais_client_goes_on_at_another_gateway_when_gateway_and_worker
         await asyncio.to_thread(stand.worker)
         await stand.waits("h", 4)
         stand.stage.open("h")
-        assert await asyncio.wait_for(reading, 40)
+        assert await asyncio.wait_for(reading, patience(40))
         made = seen[-1].response
         assert [event.sequence_number for event in seen] == list(range(len(seen)))
         text = "".join(
@@ -140,7 +140,7 @@ async def test_sigterm_ends_streams_at_a_cursor_and_the_next_gateway_goes_on(sta
     assert "Traceback" not in gateway.output
     await asyncio.to_thread(stand.gateway, port=port)
     stand.stage.open("g")
-    messages, end = await asyncio.wait_for(reading, 30)
+    messages, end = await asyncio.wait_for(reading, patience(30))
     assert end == {}
     assert [int(message.id) for message in messages] == list(range(1, len(messages) + 1))
 
@@ -259,7 +259,7 @@ async def test_a_head_that_comes_slowly_or_is_too_large_ends_its_connection(stan
         closed = asyncio.ensure_future(reader.read())
         dripping = asyncio.ensure_future(drip())
         with suppress(OSError):
-            await asyncio.wait_for(closed, 40)
+            await asyncio.wait_for(closed, patience(40))
         writer.close()
         await dripping
         return asyncio.get_running_loop().time() - began
@@ -314,7 +314,7 @@ async def test_a_reader_that_takes_nothing_harms_only_itself(stand):
             slow.append(connection)
         reading = asyncio.create_task(follow(EventSource(f"{url}/turns/{turn}/events")))
         stand.stage.open("g")
-        messages, _ = await asyncio.wait_for(reading, 30)
+        messages, _ = await asyncio.wait_for(reading, patience(30))
         assert json.loads(messages[-1].data)["type"] == "turn_finished"
         for connection in slow:
             connection.close()

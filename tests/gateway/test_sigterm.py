@@ -6,13 +6,14 @@ import json
 import openai
 import pytest
 from support.clients import running
+from support.eventually import patience
 from support.gateway import Api
 from support.gateway_process import Stand, gathered
 from support.network import free_port
 from support.openai_clients import MODEL
 from support.stage import FIRST_WORDS
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.one_server
 
 TEXT = "go gate:g"
 HELLO = [{"role": "user", "content": TEXT}]
@@ -58,7 +59,7 @@ async def test_requests_that_wait_get_503_and_their_repetitions_get_the_result(s
         assert await asyncio.to_thread(gateway.terminate, 10) == 0
         await asyncio.to_thread(stand.gateway, port=port)  # where the client comes back to
         stand.stage.open("g")
-        made, completion = await asyncio.wait_for(asyncio.gather(*asked), 40)
+        made, completion = await asyncio.wait_for(asyncio.gather(*asked), patience(40))
     assert statuses[:2] == [(503, "1")] * 2
     assert made.status == "completed"
     texts = made.output_text, completion.choices[0].message.content

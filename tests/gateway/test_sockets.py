@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import openai
 import pytest
+from support.eventually import patience
 from support.gateway import open_gateway
 from support.openai_clients import MODEL, answered, contract_at, open_client, socket, stand, told
 from support.stage import FIRST_WORDS
@@ -179,7 +180,7 @@ async def test_a_caller_who_leaves_in_mid_answer_harms_nobody(redis_url, tmp_pat
             name = json.loads(await peer.recv())["response"]["id"]
             await ensemble.waits("g")
         ensemble.stage.open("g")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             events = await client.responses.retrieve(name, stream=True)
             assert [event async for event in events][-1].type == "response.completed"
         with pytest.raises(openai.NotFoundError):

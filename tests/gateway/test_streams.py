@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from redis import Redis
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 
 from antiphon.client import AsyncClient
 from antiphon_gateway import gateway
@@ -142,7 +142,7 @@ async def test_a_reader_that_takes_nothing_is_left(redis_url, monkeypatch):
         server.room.clear()
         before = list(server.bodies)
         session.say()
-        await asyncio.wait_for(asyncio.shield(serving), 10)
+        await asyncio.wait_for(asyncio.shield(serving), patience(10))
         assert server.bodies == before
 
 
@@ -151,4 +151,4 @@ async def test_a_reader_that_leaves_while_nothing_can_be_sent_is_let_go(redis_ur
         server.room.clear()
         session.say()
         server.gone.set()
-        await asyncio.wait_for(asyncio.shield(serving), 10)
+        await asyncio.wait_for(asyncio.shield(serving), patience(10))

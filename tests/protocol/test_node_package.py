@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).parents[2] / "client" / "node"
 LOCK, INSTALLED = PACKAGE / "package-lock.json", PACKAGE / "node_modules" / ".package-lock.json"
 OLDEST = 20
 
-pytestmark = [pytest.mark.short, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.short
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from support.eventually import patience
 from support.source_tree import ROOT
 
 INSTALLED = ROOT / ".venv" / "clients"
@@ -23,7 +24,7 @@ class Program:
     async def line(self) -> str:
         """The next line that it prints."""
         assert self._process.stdout is not None
-        found = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), 60)
+        found = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), patience(60))
         assert found, "the program ended"
         return found.rstrip("\n")
 

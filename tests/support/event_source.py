@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx2
+from support.eventually import patience
 
 
 @dataclass
@@ -32,7 +33,9 @@ class EventSource:
             headers = {"accept": "text/event-stream"} | (
                 {"last-event-id": self.last_id} if self.last_id else {}
             )
-            async with httpx2.AsyncClient(cookies=self._cookies, trust_env=False, timeout=20) as client:
+            async with httpx2.AsyncClient(
+                cookies=self._cookies, trust_env=False, timeout=patience(20)
+            ) as client:
                 with suppress(httpx2.TransportError):
                     async with client.stream("GET", self.url, headers=headers) as response:
                         response.raise_for_status()

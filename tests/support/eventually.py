@@ -12,6 +12,11 @@ T = TypeVar("T")
 PATIENCE = 6  # a limit is that of an idle machine; beside other loads everything takes longer
 
 
+def patience(seconds: float) -> float:
+    """How long what takes at most so many seconds on an idle machine may take here: for limits that only end a hang."""
+    return seconds * PATIENCE
+
+
 def wait_until(
     predicate: Callable[[], T], timeout: float = 10.0, description: str = "", interval: float = 0.005
 ) -> T:
@@ -19,7 +24,7 @@ def wait_until(
 
     It may take ``PATIENCE`` times as long, on a busy machine: the limit only ends a hang.
     """
-    deadline = time.monotonic() + timeout * PATIENCE
+    deadline = time.monotonic() + patience(timeout)
     while not (answer := predicate()):
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(predicate, timeout, description, answer))
@@ -35,7 +40,7 @@ async def wait_until_async(
     interval: float = 0.005,
 ) -> T:
     """The same without blocking the loop; ``predicate`` may be a coroutine function."""
-    deadline = time.monotonic() + timeout * PATIENCE
+    deadline = time.monotonic() + patience(timeout)
     while True:
         answer = predicate()
         if inspect.isawaitable(answer):
@@ -65,4 +70,4 @@ def _longer(interval: float) -> float:
 
 def _complaint(predicate: Callable[[], object], timeout: float, description: str, last: object) -> str:
     what = description or getattr(predicate, "__qualname__", repr(predicate))
-    return f"Not within {timeout * PATIENCE:g} s: {what}. The last answer was {last!r}."
+    return f"Not within {patience(timeout):g} s: {what}. The last answer was {last!r}."

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+from support.eventually import patience
+
 
 def printed_by(program: str) -> str:
     """Return what a program prints, which must end well within a minute."""
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(60), check=True
     )
     return done.stdout
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 
 
 class Gate:
@@ -17,4 +17,4 @@ class Gate:
         await wait_until_async(self.opened.is_set, timeout=20, description="the test opens the gate")
 
     def wait(self):
-        assert self.reached.wait(10)
+        assert self.reached.wait(patience(10))

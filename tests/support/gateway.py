@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 from support.ensemble import Ensemble, open_ensemble
 from support.event_source import EventSource, Message
+from support.eventually import patience
 from support.serving import serving
 
 from antiphon.client import AsyncClient
@@ -25,7 +26,7 @@ class Api:
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30)
+        self.http = httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=patience(30))
 
     async def call(self, method: str, path: str, /, status: int | None = None, **more: Any) -> Any:
         """Return the JSON of the response, once it is known that it has this status, or any below 300."""

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import Redis
-from support.eventually import wait_until
+from support.eventually import patience, wait_until
 
 CORE = "Qz7Marker"
 MARKER = f"{CORE} ö"
@@ -110,7 +110,7 @@ class Recorder:
             redis.echo("the end of the recording")
         wait_until(lambda: b"the end of the recording" in self._heard, description="all was heard")
         self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
+        self._thread.join(patience(10))
         self._socket.close()
         return self.heard()
 

@@ -4,11 +4,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MOST_SECONDS = 240
-
 
 @contextmanager
-def limited(what: str, seconds: int = MOST_SECONDS) -> Iterator[None]:
+def limited(what: str, seconds: int) -> Iterator[None]:
     """Raise ``TimeoutError`` in the main thread after so many seconds."""
 
     def ring(*_: object) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.eventually import patience
 from support.source_tree import ROOT
 
 INSTALLED = ROOT / ".venv" / "mcp"
@@ -41,7 +42,8 @@ async def conformance(
         *arguments,
     ]
     ran = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **env}
+        subprocess.run, command, capture_output=True, text=True, check=False, timeout=patience(120),
+        env={**os.environ, **env},
     )  # fmt: skip
     return _checks(results, ran.stdout + ran.stderr)
 

@@ -4,6 +4,7 @@ import json
 import urllib.request
 from typing import Any
 
+from support.eventually import patience
 from support.processes import Process, Processes
 
 
@@ -28,5 +29,5 @@ class ModelProcess:
 
     def statistics(self) -> dict[str, Any]:
         """Counters since its start: requests, streams, live_streams, chunks, abandoned, …"""
-        with urllib.request.urlopen(f"{self.base_url}/stats", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.base_url}/stats", timeout=patience(5)) as answer:
             return json.load(answer)

@@ -12,6 +12,7 @@ from typing import Self
 from uuid import uuid4
 
 import pytest
+from support.eventually import patience
 from support.network import free_port
 
 
@@ -55,7 +56,7 @@ class PostgresServer:
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._identity())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience(60)
         while subprocess.run(
             [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
         ).returncode:
@@ -67,7 +68,7 @@ class PostgresServer:
         """Stop as a crash does: nothing is said to clients."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(30)
+            self._process.wait(patience(30))
             self._process = None
 
     def new_database(self) -> str:

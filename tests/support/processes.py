@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support import forks
-from support.eventually import wait_until
+from support.eventually import patience, wait_until
 from support.guard import guard, release
 
 COMMAND = Path(sys.executable).parent / "antiphon"
@@ -67,11 +67,13 @@ class Process:
         return self.output
 
     def wait(self, timeout: float = 30.0) -> int:
-        """The exit code, once it has ended."""
+        """The exit code, once it has ended; it may take as long as ``patience`` says."""
         try:
-            return self._process.wait(timeout)
+            return self._process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} did not end within {timeout:g} s:\n{self.output}") from None
+            raise AssertionError(
+                f"{self.name} did not end within {patience(timeout):g} s:\n{self.output}"
+            ) from None
 
     def send_signal(self, number: signal.Signals) -> None:
         """To the process alone, not to its children."""

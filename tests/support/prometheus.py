@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.eventually import patience
 from support.source_tree import ROOT
 
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -24,7 +25,7 @@ needs_promtool = pytest.mark.skipif(
 def get(port: int, path: str) -> tuple[int, str]:
     """The status and the body of an answer of this machine."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=patience(20)) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as exc:
         return exc.code, exc.read().decode()
@@ -32,7 +33,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = ["promtool", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
 
 
 def samples(exposition: str) -> dict[str, float]:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
+from support.eventually import patience
+
 T = TypeVar("T")
 
 
@@ -59,14 +61,14 @@ class Proxy:
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(self._accept, "127.0.0.1", 0), self._loop
-        ).result(5)
+        ).result(patience(5))
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *_: object) -> None:
         self._run(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(patience(5))
         self._loop.close()
 
     @property
@@ -136,10 +138,10 @@ class Proxy:
         done: Future[T] = Future()
 
         self._loop.call_soon_threadsafe(lambda: done.set_result(action()))
-        return done.result(5)
+        return done.result(patience(5))
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(patience(5))
 
     async def _cut(self) -> None:
         tasks = list(self._tasks)

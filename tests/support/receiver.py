@@ -4,6 +4,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
+from support.eventually import patience
+
 
 class Received(NamedTuple):
     path: str
@@ -29,7 +31,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 outer.received.append(Received(self.path, headers, body))
-                outer._free.wait(60)
+                outer._free.wait(patience(60))
                 self.send_response(outer.answers.pop(0) if outer.answers else 200)
                 for name, value in {**outer.headers, "content-length": "2"}.items():
                     self.send_header(name, value)

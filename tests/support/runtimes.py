@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from redis import Redis
+from support.eventually import patience
 from support.leaks import leaked_keys
 from support.servers import RedisServer
 
@@ -97,10 +98,10 @@ class Workers:
         self.start()
 
     def stop(self):
-        assert self._begun.wait(20)
+        assert self._begun.wait(patience(20))
         self._begun.clear()
         self._loop.call_soon_threadsafe(self._worker.abort)
-        self._thread.join(20)
+        self._thread.join(patience(20))
 
     def _run(self):
         asyncio.run(self._work())

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol, Self, get_args
 
-from support.eventually import wait_until
+from support.eventually import patience, wait_until
 from support.guard import guard, release
 from support.network import free_port
 
@@ -227,7 +227,7 @@ class RedisServer:
         if number != signal.SIGKILL:
             process.send_signal(signal.SIGCONT)
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=patience(10))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -12,7 +12,7 @@ from typing import Self
 
 import pyte
 from support import forks
-from support.eventually import wait_until
+from support.eventually import patience, wait_until
 from support.guard import guard, release
 from support.processes import COMMAND
 
@@ -45,7 +45,7 @@ class Terminal:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         release(self._process.pid)
-        self._reader.join(5)
+        self._reader.join(patience(5))
         os.close(self._master)
 
     @property
@@ -69,7 +69,7 @@ class Terminal:
 
     def ended(self) -> int:
         """The exit code, once it has ended."""
-        return self._process.wait(30)
+        return self._process.wait(patience(30))
 
     def _read(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
-from support.eventually import wait_until
+from support.eventually import patience, wait_until
 from support.guard import guard, release
 from support.network import free_port
 from support.postgres import PostgresServer
@@ -208,6 +208,6 @@ class SearchingRedis:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(patience(10))
         release(self._process.pid)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 from support.cells import open_cell
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.servers import RedisServer
 
@@ -22,7 +22,7 @@ AGENT = AgentSpec(provider="scripted", model="m", name="parrot")
 
 
 async def take(events, count):
-    return [await asyncio.wait_for(anext(events), 20) for _ in range(count)]
+    return [await asyncio.wait_for(anext(events), patience(20)) for _ in range(count)]
 
 
 def named(found):
@@ -214,7 +214,7 @@ async def test_a_closed_client_ends_its_readers(redis_url):
         await wait_until_async(lambda: redis.exists("ant:notices"), 10)
     await client.aclose()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(reading, 10)
+        await asyncio.wait_for(reading, patience(10))
 
 
 def test_the_synchronous_twin_goes_on_behind_a_cursor(redis_url):

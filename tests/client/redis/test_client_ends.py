@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 from redis import Redis
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
 
 from antiphon import AsyncClient, Client
 from antiphon.errors import ClientClosed, StoreUnavailable, UsageError
@@ -87,7 +87,7 @@ async def test_readers_of_an_asynchronous_client_that_is_closed_are_told(redis_u
     await wait_until_async(lambda: len(seen) == 2, description="the reader listens")
     await client.aclose()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(reader, 60)
+        await asyncio.wait_for(reader, patience(60))
 
 
 async def test_a_subscription_that_waits_for_redis_ends_with_its_client():
@@ -101,7 +101,7 @@ async def test_a_subscription_that_waits_for_redis_ends_with_its_client():
     await asyncio.sleep(0)
     await client.aclose()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(reader, 60)
+        await asyncio.wait_for(reader, patience(60))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

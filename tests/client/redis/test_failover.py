@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 from support.ensemble import open_ensemble
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
 from support.proxy import Proxy
 from support.servers import RedisServer, Sentinel
 
@@ -110,7 +110,7 @@ async def test_a_sentinel_that_is_gone_is_passed_over_and_none_is_left_connected
         gone = RedisServer(server_kind)  # never started: nobody listens there
         url = sentinel.url.replace("127.0.0.1:", f"127.0.0.1:{gone.port},127.0.0.1:")
         redis = open_redis(url)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(patience(3)):
             assert await redis.ping()
         with Redis.from_url(f"redis://127.0.0.1:{sentinel.port}") as watch:
             assert len(watch.client_list("normal")) == 2

@@ -10,7 +10,7 @@ from redis import Redis
 from support.clusters import Cluster
 from support.ensemble import Ensemble, open_ensemble
 from support.event_source import EventSource
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.gateway import Api, follow
 from support.gateway_process import Stand
 from support.network import free_port
@@ -153,7 +153,7 @@ async def test_processes_follow_a_cell_to_a_cluster_and_back_whatever_is_killed_
                 stand.stage.open(gate)
                 await stand.waits("h" if gate == "g" else "i")
         stand.stage.open("i")
-        messages, end = await asyncio.wait_for(reading, 60)
+        messages, end = await asyncio.wait_for(reading, patience(60))
         assert end == {}
         assert [int(message.id) for message in messages] == list(range(1, len(messages) + 1))
         events = [json.loads(message.data) for message in messages]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 from support.cells import open_cell
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.network import free_port
 
@@ -58,7 +58,7 @@ async def test_turns_of_one_session_keep_their_order(client, redis_url):
 @pytest.mark.one_server
 async def test_what_is_no_redis_refuses_all_and_is_not_asked_ten_thousand_times(monkeypatch):
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}/0", retries=0) as client:
-        told = await asyncio.wait_for(client.submit_many(batch(1000)), 10)
+        told = await asyncio.wait_for(client.submit_many(batch(1000)), patience(10))
     assert len(told) == 1000
     assert all(isinstance(one, StoreUnavailable) for one in told)
 
@@ -83,12 +83,12 @@ async def test_turns_come_as_they_end_and_bring_their_outcome(cell, client):
     done = client.as_completed([turns[0], turns[1], "t2", UsageError()])
     claimed = {turn.turn_id: turn for turn in (await cell.take()).turns}
     await cell.end(claimed["t1"], response=b'{"text":"one"}')
-    assert await asyncio.wait_for(anext(done), 10) is turns[1]
+    assert await asyncio.wait_for(anext(done), patience(10)) is turns[1]
     await cell.end(claimed["t2"], "failed", error_code="provider", error="no")
-    second = await asyncio.wait_for(anext(done), 10)
+    second = await asyncio.wait_for(anext(done), patience(10))
     assert second.id == "t2"
     await cell.end(claimed["t0"])
-    assert await asyncio.wait_for(anext(done), 10) is turns[0]
+    assert await asyncio.wait_for(anext(done), patience(10)) is turns[0]
     with pytest.raises(StopAsyncIteration):
         await anext(done)
     await cell.redis.delete("ant:turn:t1")
@@ -108,12 +108,12 @@ async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(cell,
     first, ended = asyncio.create_task(anext(outcomes)), asyncio.create_task(anext(done))
     (other,) = (await cell.take()).turns
     await cell.end(other, response=b'{"text":"four"}')
-    assert (await asyncio.wait_for(ended, 10)).id == "t4"
+    assert (await asyncio.wait_for(ended, patience(10))).id == "t4"
     assert not first.done()
     await cell.end(running, response=b'{"text":"one","turn_id":"t1"}')
-    assert (await asyncio.wait_for(first, 10)).text == "one"
+    assert (await asyncio.wait_for(first, patience(10))).text == "one"
     assert [one.text async for one in outcomes] == ["four", "one"]
-    last = await asyncio.wait_for(anext(done), 10)
+    last = await asyncio.wait_for(anext(done), patience(10))
     assert last is steering[0]
     assert (await last.result()).turn_id == "t1"
     assert (await last.info()).steered_into == "t1"
@@ -142,7 +142,7 @@ async def test_an_end_that_no_notice_tells_is_found_at_the_next_look(redis_url, 
         await cell.redis.delete("ant:notices")
         await cell.end(turn, response=b'{"text":"done"}')
         await cell.redis.restore("ant:notices", 60_000, held, replace=True)
-        assert (await asyncio.wait_for(found, 10)).text == "done"
+        assert (await asyncio.wait_for(found, patience(10))).text == "done"
 
 
 async def test_a_log_of_notices_that_is_gone_hides_no_end(cell, client):
@@ -153,13 +153,13 @@ async def test_a_log_of_notices_that_is_gone_hides_no_end(cell, client):
     await wait_until_async(lambda: cell.redis.exists("ant:notices"), 10)
     turns = {turn.turn_id: turn for turn in (await cell.take()).turns}
     await cell.end(turns["t1"])
-    assert (await asyncio.wait_for(first, 10)).id == "t1"
+    assert (await asyncio.wait_for(first, patience(10))).id == "t1"
     await cell.redis.delete("ant:notices")
     await cell.end(turns["t2"])
     await cell.redis.xadd("ant:notices", {"kind": "began"})
     await cell.redis.publish("ant:live:0:", "99999999999999-0")
     await cell.redis.expire("ant:notices", 60)
-    assert (await asyncio.wait_for(anext(done), 10)).id == "t2"
+    assert (await asyncio.wait_for(anext(done), patience(10))).id == "t2"
 
 
 async def test_a_turn_that_is_gone_is_told(client):

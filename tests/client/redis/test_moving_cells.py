@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from support import forks
 from support.clusters import Cluster
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.servers import RedisServer
 
@@ -142,7 +142,7 @@ async def refused_by(url):
             anext(aiter(client.sessions())),
         ):
             with pytest.raises(StoreError) as found:
-                await asyncio.wait_for(call, 30)
+                await asyncio.wait_for(call, patience(30))
             yield found.value
 
 

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 from redis.asyncio import Redis
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.network import free_port
 from support.proxy import Proxy
@@ -46,7 +46,7 @@ async def test_whoever_waits_with_a_time_limit_misses_nothing(way, ensemble):
         reading = asyncio.create_task(impatient(events))
         await ensemble.waits("g")
         ensemble.stage.open("g")
-        seen, gave_up = await asyncio.wait_for(reading, 60)
+        seen, gave_up = await asyncio.wait_for(reading, patience(60))
         assert gave_up > 3
         assert [e.to_json() for e in seen] == [e.to_json() for e in await ensemble.events("s")]
         await events.aclose()
@@ -70,7 +70,7 @@ async def test_a_cancellation_at_any_step_loses_nothing(way, client, redis_url, 
                 if not waiting.cancelled():
                     seen.append(waiting.result())
                 elif steps < 30:  # it cannot get that far in so few steps
-                    seen.append(await asyncio.wait_for(anext(events), 10))
+                    seen.append(await asyncio.wait_for(anext(events), patience(10)))
             assert [event.to_json() for event in seen] == expected
             await events.aclose()
 
@@ -145,7 +145,7 @@ async def test_a_redis_that_was_never_there_is_not_waited_for_for_ever(read, mon
         with pytest.raises(
             StoreUnavailable, match=r"never reached it, and has tried for 0\.2 s: check the URL"
         ):
-            await asyncio.wait_for(READERS[read](client), 20)
+            await asyncio.wait_for(READERS[read](client), patience(20))
 
 
 async def test_an_impatient_reader_hears_of_it_too(monkeypatch, caplog):
@@ -178,7 +178,7 @@ async def test_a_redis_that_was_there_is_waited_for(reached, redis_url, redis_se
             await wait_until_async(lambda: proxy.accepted > refused + 5 or reading.done(), 10)
             assert not reading.done()
             proxy.heal()
-            assert (await asyncio.wait_for(reading, 60)).turn_id == turn.id
+            assert (await asyncio.wait_for(reading, patience(60))).turn_id == turn.id
             await turn.cancel()
 
 
@@ -209,7 +209,7 @@ async def test_closing_ends_whoever_waits(client, redis_url):
         await wait_until_async(lambda: channels(redis_url))
         await events.aclose()
         with pytest.raises(StopAsyncIteration):
-            await asyncio.wait_for(waiting, 60)
+            await asyncio.wait_for(waiting, patience(60))
         with pytest.raises(StopAsyncIteration):
             await anext(events)
     await turn.cancel()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 
 from antiphon.client import AsyncClient
@@ -37,7 +37,7 @@ async def test_a_refused_subscription_ends_its_own_reader_alone(first, redis_url
 
                 async def refused():
                     with pytest.raises(StoreUnsupported, match="may not do"):
-                        async with asyncio.timeout(5):
+                        async with asyncio.timeout(patience(5)):
                             await anext(client.subscribe("b1", after=0))
 
                 if first == "refused":

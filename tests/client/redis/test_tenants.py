@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
+from support.eventually import patience
 from support.here import running_worker
 
 from antiphon.client import Client
@@ -61,9 +62,9 @@ async def test_a_session_that_another_tenant_begins_meanwhile_is_not_followed(af
     reading = asyncio.create_task(anext(events))
     turn = await client.submit("s", "secret", agent=AGENT, tenant="acme")
     with pytest.raises(WrongTenant):
-        await asyncio.wait_for(reading, 60)
+        await asyncio.wait_for(reading, patience(60))
     with pytest.raises(WrongTenant):
-        await asyncio.wait_for(anext(events), 10)
+        await asyncio.wait_for(anext(events), patience(10))
     await events.aclose()
     await turn.cancel()
 
@@ -75,7 +76,7 @@ async def test_a_session_that_its_tenant_begins_meanwhile_is_followed(client, re
         turn = await client.submit("s", "hello", agent=AGENT, tenant="acme")
         seen = []
         while not seen or not seen[-1].terminal:
-            seen.append(await asyncio.wait_for(anext(events), 10))
+            seen.append(await asyncio.wait_for(anext(events), patience(10)))
         assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
         assert seen[-1].turn_id == turn.id
         await events.aclose()

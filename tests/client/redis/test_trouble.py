@@ -7,7 +7,7 @@ import time
 import pytest
 from redis import Redis
 from support.ensemble import agent_spec, open_ensemble
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.proxy import Proxy
 from support.servers import RedisServer
 
@@ -224,7 +224,7 @@ async def test_the_lease_of_a_claim_runs_from_the_first_time_it_was_asked_for(
             proxy.drop_reply(load_script("claim").sha.encode())
             began = time.monotonic()
             taking = asyncio.create_task(consumer.run())
-            lease = await asyncio.wait_for(taken.get(), 10)
+            lease = await asyncio.wait_for(taken.get(), patience(10))
             assert proxy.lost_replies == 1
             assert lease.mono_deadline - began < 60.2
             assert time.monotonic() - began > 0.3
@@ -397,7 +397,7 @@ async def test_a_turn_is_read_along_though_what_came_before_it_is_no_longer_kept
                 redis.zadd("ant:due", {turn.id: 1})
             ensemble.stage.open("g")
             await turn.result(60)
-            await asyncio.wait_for(reader, 60)
+            await asyncio.wait_for(reader, patience(60))
     own = [event for event in seen if event != "text_delta"]
     expected = ["turn_started", "step_finished", "turn_finished"]
     assert own == (["turn_queued", *expected] if state == "delayed" else expected)

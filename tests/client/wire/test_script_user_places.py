@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from support.cells import TestCell
+from support.eventually import patience
 
 from antiphon.errors import TenantLimit
 from antiphon.input.ids import TurnId
@@ -292,7 +293,7 @@ async def test_the_limit_holds_while_many_workers_race(cell):
                 ended.append(turn.turn_id)
             await asyncio.sleep(0)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await asyncio.gather(*(work(f"w{number}") for number in range(8)))
     assert sorted(ended) == sorted(names)
     assert await keys_of(cell, "places") + await keys_of(cell, "line") == []

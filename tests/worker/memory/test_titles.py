@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 
 from antiphon import Agent
@@ -101,7 +101,7 @@ async def test_a_child_session_gets_no_title(redis_url, client, namer):
 async def test_readers_of_the_session_get_an_event(redis_url, client, namer):
     async with client, running_worker(redis_url, App(agents=[HOST], titles=namer)):
         turn = await client.submit("s", "tea", agent="host")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             async for event in client.subscribe("s", 0):
                 if event.type == "session_titled":
                     break

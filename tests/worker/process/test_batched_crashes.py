@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from support.batched import SOON, lose, service, working
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.services.batch_server import Refused
 
 from antiphon.wire.cell import Cell
@@ -109,7 +109,7 @@ async def test_a_worker_that_dies_at_a_call_of_the_service_leaves_a_batch_that_i
         reached = asyncio.Event()
         getattr(server, when)[call] = lambda: hang(reached)
         first = asyncio.create_task(work_on(work))
-        await asyncio.wait_for(reached.wait(), 20)
+        await asyncio.wait_for(reached.wait(), patience(20))
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         getattr(server, when).clear()
@@ -249,7 +249,7 @@ async def die_at(place, call, work):
     reached = asyncio.Event()
     place[call] = lambda: hang(reached)
     worker = asyncio.create_task(work_on(work))
-    await asyncio.wait_for(reached.wait(), 20)
+    await asyncio.wait_for(reached.wait(), patience(20))
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     place.clear()

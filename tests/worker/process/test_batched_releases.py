@@ -14,7 +14,7 @@ from support.services.batch_server import BatchServer
 from antiphon import Agent
 from antiphon_worker.app import App
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(300)]  # the first one prepares the older release
+pytestmark = pytest.mark.one_server
 
 
 @pytest.fixture(autouse=True)

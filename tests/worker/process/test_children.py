@@ -504,7 +504,7 @@ async def test_a_worker_killed_with_a_child_goes_on_with_it(processes, ensemble,
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300 + 4 * TREES)
+@pytest.mark.timeout(600 + 4 * TREES)
 async def test_trees_of_depth_three_end_as_one_while_workers_are_killed(processes, redis_url):
     env = {"PYTHONPATH": str(ROOT / "tests")}
     worker = processes.worker(redis_url, "--app", "support.trees:app", "--processes", "3", env=env)

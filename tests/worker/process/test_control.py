@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 from support import forks
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 
 from antiphon.errors import CorruptRecord, TurnCancelled
@@ -39,7 +39,7 @@ async def test_a_process_whose_worker_of_one_cell_was_drained_ends():
     working = asyncio.create_task(run_workers(workers, None))
     await asyncio.sleep(0)
     workers[1].drain()  # the control channel of its cell has asked for it
-    await asyncio.wait_for(working, 5)
+    await asyncio.wait_for(working, patience(5))
     assert [one.calls for one in workers] == [1, 2, 1], "a second call stops turns at once"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from support.ensemble import open_ensemble, signal_process
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
 from support.leaks import CORE, dumped, holds
 
 from antiphon.input.ids import Fence, SessionId, TurnId
@@ -107,7 +107,7 @@ async def test_a_keeper_whose_thread_ends_does_not_pass_in_silence():
     keeper = LeaseKeeper(lambda: Renews(SystemExit()), "w", 0.5)
     keeper.add(lease_of(0.5))
     with pytest.raises(RuntimeError, match="thread has ended"):
-        await asyncio.wait_for(keeper.run(), 10)
+        await asyncio.wait_for(keeper.run(), patience(10))
 
 
 def test_a_stop_signal_passes_a_tool_that_catches_every_exception():

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 
 import msgspec
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 
 from antiphon.errors import StoreUnavailable
 from antiphon.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta
@@ -181,7 +181,7 @@ async def publishing(cell: Scripted):
 
     running = asyncio.ensure_future(publisher.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             yield publisher, sink
     finally:
         running.cancel()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from support.ensemble import agent_spec, open_ensemble, signal_process
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.servers import RedisServer
 
 from antiphon import Agent, tool
@@ -255,7 +255,7 @@ async def test_after_a_crash_at_any_write_the_history_is_the_same_and_each_tool_
         async with AsyncClient(redis_url) as client:
             expected = await played(client, UNDISTURBED)
             sessions = [f"s-{n}" for n in range(1, crashes.moments[UNDISTURBED] + 1)]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 histories = await asyncio.gather(*(played(client, session) for session in sessions))
     finally:
         worker.abort()

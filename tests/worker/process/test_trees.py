@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 from support.broken_off import BrokenOff
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.trees import DEPTH, WIDTH, tree, turns_of
 from worker.process.test_children import ASK, Desk, Gate, local, on_workers
@@ -189,7 +189,7 @@ async def test_a_damaged_tree_that_names_a_turn_above_it_ends(redis_url, redis):
         request["parent"] = {**parent, "turn_id": child.turn_id, "session_id": child.session_id}
         redis.hset(above, "request", json.dumps(request))
         redis.hset(below, f"child:{turn.id}", "")
-        found = await asyncio.wait_for(turn.tree(), 20)
+        found = await asyncio.wait_for(turn.tree(), patience(20))
     assert [one.turn_id for one in found.children] == [child.turn_id]
     assert found.children[0].children == []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.services.conversation import KINDS, answer, body, hear, result, serve
 from support.services.raw_server import RawConnection, RawServer, answering, begun, chunked, direct
 from support.services.wire_server import Reply, WireServer
@@ -439,7 +439,7 @@ async def test_a_service_that_has_said_all_is_not_sent_the_rest_of_a_request():
     done: list[bytes] = []
     async with RawServer(play, limit=65536) as server, direct(timeout=None) as client:
         response, exchange = await begun(client, server.url, b"x" * 30_000_000)
-        done.append(await asyncio.wait_for(response.aread(), 10))
+        done.append(await asyncio.wait_for(response.aread(), patience(10)))
         assert (response.status_code, done) == (413, [b"no!"])
         assert exchange._connection.unsent == 0, "the rest of the request is kept"
 
@@ -472,7 +472,7 @@ async def test_an_error_that_never_ends_is_read_as_far_as_anybody_would(status, 
             await connection.send(b"3e8\r\n%b\r\n" % (b"x" * 1000))
 
     async with RawServer(play) as server, direct() as client:
-        response = await asyncio.wait_for(client.post(server.url, content=b"{}"), 10)
+        response = await asyncio.wait_for(client.post(server.url, content=b"{}"), patience(10))
         assert response.status_code == status
         assert 100_000 < len(response.content) < 10_000_000
         await wait_until_async(lambda: not server.open)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.services.conversation import KINDS, answer, body, hear, result, said, serve
 from support.services.raw_server import RawConnection, RawServer, answering, begun, chunked, deaf, direct
 from support.services.wire_server import Reply, WireServer
@@ -396,7 +396,7 @@ async def test_room_is_given_back_once_however_a_request_ends(way):
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await asyncio.wait_for(asyncio.gather(*(stage.into("") for _ in range(3 * MOST))), 5)
+        await asyncio.wait_for(asyncio.gather(*(stage.into("") for _ in range(3 * MOST))), patience(5))
         assert stage.server.most_open <= MOST + 1  # one that is being closed may still be there
         await wait_until_async(lambda: len(stage.pool._origins) <= MOST)
 
@@ -411,7 +411,7 @@ async def test_closing_ends_all_that_is_under_way_with_an_error():
         await stage.pool.aclose()
         for task in (reading, beginning, waiting):
             with pytest.raises(httpx2.TransportError, match="The connections were closed"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, patience(5))
         await wait_until_async(lambda: not stage.server.open)
         assert stage.pool._room._value == MOST
         await response.aclose()

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 
 from antiphon import Agent
@@ -59,7 +59,7 @@ async def test_a_turn_under_way_is_counted_on_the_revision_it_began_with(redis, 
     async with AsyncClient(redis_url) as client:
         async with running_worker(redis_url, App(agents=[agent])) as worker:
             turn = await client.submit("s", "Hello", agent="support")
-            await asyncio.wait_for(asked.wait(), 30)
+            await asyncio.wait_for(asked.wait(), patience(30))
             assert await listed(client) == [("support", agent.revision, None, 1, 1, 1)]
             worker.abort()
         assert (await listed(client)) == [("support", agent.revision, None, 0, 0, 1)], "it goes on there"

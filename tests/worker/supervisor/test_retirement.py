@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.revisions import client_of, plain, revision
 
@@ -83,7 +83,7 @@ async def test_a_supervisor_drains_once(monkeypatch):
     monkeypatch.setattr(module, "may_stop", may)
     monkeypatch.setattr(module, "RETIRE_SECONDS", 0)
     supervisor = module.Supervisor(Settings(retire=True))
-    await asyncio.wait_for(supervisor._retire(), 30)
+    await asyncio.wait_for(supervisor._retire(), patience(30))
     assert len(asked) == 3
     assert supervisor.unready() == "It drains."
     supervisor._ending.cancel()

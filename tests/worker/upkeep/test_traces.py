@@ -32,7 +32,7 @@ from antiphon_worker.observing.content import Content, question
 from antiphon_worker.observing.instruments import Instruments
 from antiphon_worker.observing.traces import Traces
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.one_server
 
 
 REGISTERED = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
