@@ -16,6 +16,7 @@ Every method returns when its effect is in force.
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
@@ -55,6 +56,7 @@ class Proxy:
         self._delay_seconds = 0.0
         self._lose: list[bytes] = []
         self._lost = 0
+        self.asked_at = 0.0  # when the last request was passed on whose reply is lost
         self._accepted = 0
 
     def __enter__(self) -> Self:
@@ -203,6 +205,7 @@ class Proxy:
             if self._lose and self._lose[0] in data:
                 self._lose.pop(0)
                 link.lose_reply = True
+                self.asked_at = time.monotonic()
             writer.write(data)
             await writer.drain()
 

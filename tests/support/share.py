@@ -1,0 +1,29 @@
+"""What a processor's share is worth here: a test may limit seconds to those of an idle machine."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.eventually import wait_until
+from support.processes import Processes
+
+
+@contextmanager
+def share_of_processor(processes: Processes) -> Iterator[Callable[[], float]]:
+    """For which part of the time since the beginning a process that always has work was given a processor.
+
+    That is 1 on an idle machine, and 0.2 where five such processes share each processor.
+    """
+    spinning = processes.start(sys.executable, "-ISc", "while True: pass", name="spinning")
+    try:
+        wait_until(lambda: _seconds_run(spinning.pid), 20, "it spins")
+        began, before = time.monotonic(), _seconds_run(spinning.pid)
+        yield lambda: (_seconds_run(spinning.pid) - before) / (time.monotonic() - began)
+    finally:
+        spinning.kill()
+
+
+def _seconds_run(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
