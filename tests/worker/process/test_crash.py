@@ -1,6 +1,7 @@
 """Workers that die in the middle: nothing is lost, nothing is run twice, and it goes on soon (G1, G2, G5, G6)."""
 
 import asyncio
+import json
 import signal
 import time
 
@@ -109,14 +110,18 @@ async def test_a_call_that_is_repeated_has_the_key_that_it_had(processes, ensemb
 
 async def test_a_rejected_answer_is_not_asked_for_again(redis_url, tmp_path, processes):
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-    answers = ["no JSON", '{"text": "' + "word " * 40 + '"}']
+    answers = ["prose", '{"text": "' + "word " * 40 + '"}']
     agent = agent_spec(provider="scripted")
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor()
         supervised.ready()
-        params = {"script": answers, "delay": 0.05}  # the second answer takes two seconds
+        params = {"script": answers, "delay": 2}  # the second answer takes a minute,
         turn = await ensemble.submit("s", "Plan", agent=agent, schema=schema, params=params)
         await ensemble.seen("s", "step_finished")
+        request = json.loads(await ensemble.field(turn, "request"))
+        request["params"]["delay"] = 0  # but not when it is asked for again
+        cell = ensemble.client.connections.cell_of_session("s")
+        await cell.redis.hset(cell.keys.turn(turn.id), "request", json.dumps(request))
         signal_process(supervised.workers[0], signal.SIGKILL)
         response = await turn.result(60)
         events = await ensemble.events("s")
