@@ -189,7 +189,8 @@ async def hanging(turn):
     ],
 )
 async def test_a_turn_whose_router_fails_runs_as_submitted(redis_url, monkeypatch, router, why):
-    monkeypatch.setattr(routing, "ROUTER_SECONDS", 0.05)
+    if router is hanging:  # the others have all the time of a busy machine
+        monkeypatch.setattr(routing, "ROUTER_SECONDS", 0.05)
     house = House()
     app = App(agents=[house.front, house.back], router=router)
     async with served(app, redis_url) as client:
