@@ -71,7 +71,7 @@ async def test_without_retries_a_lost_answer_is_an_error(redis_url, proxy):
 
 
 async def test_an_answer_that_takes_too_long_closes_the_connection(redis_url, proxy):
-    async with open_redis(proxy.url, retries=0, timeout_seconds=0.1) as redis:
+    async with open_redis(proxy.url, retries=0, timeout_seconds=1) as redis:
         await echo(redis, "warm")
         proxy.blackhole()
         with pytest.raises(RedisTimeoutError):
