@@ -13,6 +13,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.editing import Part, fork_session
 from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn, Reaped
+from antiphon.wire.scripts import load_script, script_names
 from antiphon.wire.suspension import decide, suspend
 
 LEASE_MS = 10_000
@@ -23,6 +24,13 @@ START_MS = 4_000_000_000_000
 def body(kind: str = "text_delta", turn: str = "t1", run: int = 1, **more: Any) -> bytes:
     """The bytes of an event as a worker encodes them."""
     return json.dumps({"type": kind, "turn_id": turn, "run": run, **more}, separators=(",", ":")).encode()
+
+
+async def load_scripts(cell: Cell) -> None:
+    """Load every script into the server, so that no later call has to send one."""
+    redis: Any = cell.redis
+    for name in script_names():
+        await redis.execute_command("SCRIPT LOAD", load_script(name, cell.clock, cell.keys.tag != "").source)
 
 
 class TestCell(Cell):

@@ -18,7 +18,7 @@ import pytest
 from bench.counting import CountingProxy
 from bench.gauges import Counters, redis_counters
 from redis import Redis
-from support.cells import TestCell, body, open_cell
+from support.cells import TestCell, body, load_scripts, open_cell
 from support.eventually import wait_until, wait_until_async
 from support.here import running_worker
 from support.models import ModelProcess
@@ -96,7 +96,7 @@ def calls_of(proxy: CountingProxy, script: str) -> int:
 
 async def test_submitting_a_turn_is_one_round_trip_with_one_script(redis, cell, redis_url, way):
     async with AsyncClient(way.url) as client:
-        await cell.load_scripts()
+        await load_scripts(cell)
         await client.submit("first", "Hello", agent=AGENT)
         way.reset()
         with counted(redis) as costs:
@@ -192,7 +192,7 @@ async def test_cancelling_many_turns_costs_one_script_each_and_opens_no_connecti
 
 
 async def test_turns_that_wait_are_claimed_eight_at_a_time(cell, redis):
-    await cell.load_scripts()
+    await load_scripts(cell)
     for number in range(20):
         await cell.put(f"t{number}", f"s{number}")
     with counted(redis) as costs:
@@ -241,7 +241,7 @@ async def test_a_long_history_costs_a_turn_no_more_commands_than_a_short_one(red
 async def test_one_round_trip_publishes_the_deltas_of_all_sessions(redis_url, redis, way):
     number = 50
     async with open_cell(redis_url) as cell, open_cell(way.url) as counted_cell:
-        await cell.load_scripts()
+        await load_scripts(cell)
         for index in range(number):
             await cell.put(f"t{index}", f"s{index}")
         turns = (await cell.take(limit=number)).turns
@@ -356,7 +356,7 @@ async def test_progress_in_a_tight_loop_costs_redis_a_few_events(redis_url, redi
 async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redis):
     number = 50
     async with open_cell(redis_url) as cell:
-        await cell.load_scripts()
+        await load_scripts(cell)
         for index in range(number):
             await cell.put(f"t{index}", f"s{index}")
         leases = [(turn.session_id, turn.fence) for turn in (await cell.take(limit=number)).turns]
@@ -510,7 +510,7 @@ def wait_for_the_end(url: str) -> None:
 async def one_of_each(cell: TestCell, redis: Redis, session: str = "s") -> dict[str, int]:
     """How many commands each script of a turn runs inside."""
     costs: dict[str, int] = {}
-    await cell.load_scripts()
+    await load_scripts(cell)
     await cell.reap()  # opens the connection of the scripts
     turn_id = f"turn-{session}"
     with counted(redis) as found:

@@ -77,7 +77,7 @@ def main() -> int:
     print(f"Schedules {first} to {first + options.seeds - 1} against each mutant.", flush=True)
     deletion = Deletion(mutants, range(first, first + options.seeds), options.skip)
     tests = sorted({path for mutant in mutants for path in modules_for(mutant.file)})
-    flags = ["-n0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "unit or redis"]
+    flags = ["-n0", "-q", "-s", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "unit or redis"]
     code = pytest.main([*flags, "--server", "valkey", *map(str, tests)], plugins=[deletion])
     return int(code not in (0, 5)) or int(deletion.survived > 0)
 

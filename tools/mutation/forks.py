@@ -18,7 +18,7 @@ def in_a_fork(work: Callable[[], int], said: Path = Path(os.devnull)) -> int:
     pid = os.fork()
     if not pid:
         os.setsid()
-        sys.stdout = sys.stderr = said.open("w")  # pytest may have kept the former ones
+        sys.stdout = sys.stderr = said.open("w")
         os.dup2(sys.stderr.fileno(), 1)
         os.dup2(sys.stderr.fileno(), 2)
         code = 1

@@ -244,7 +244,7 @@ def main() -> int:
     print(f"--seed {options.seed} repeats this run.", flush=True)
     mutants = chosen(options.modules, options.statements, options.seed)
     mutation = Mutation(mutants, options.skip, options.record)
-    flags = ["-n0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "unit or redis"]
+    flags = ["-n0", "-q", "-s", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "unit or redis"]
     tests = [str(ROOT / test) for test in options.tests]
     code = pytest.main([*flags, "--server", "valkey", *tests], plugins=[mutation])
     return int(code not in (0, 5)) or int(mutation.survivors > 0)

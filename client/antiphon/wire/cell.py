@@ -60,7 +60,7 @@ from antiphon.wire.records import (
     snapshot,
     turn_record,
 )
-from antiphon.wire.scripts import given, load_script, run_script, script_names
+from antiphon.wire.scripts import given, run_script
 from antiphon.wire.shared_keys import named_damage
 
 SUPERSEDED = "SUPERSEDED"
@@ -456,13 +456,6 @@ class Cell:
         """Return the server's time in ms. Raises ``StoreError``."""
         seconds, microseconds = await asked(self.redis.time())
         return int(seconds) * 1000 + int(microseconds) // 1000
-
-    async def load_scripts(self) -> None:
-        """Load every script into the server, so that the first turn does not wait for it."""
-        redis: Any = self.redis
-        for name in script_names():
-            script = load_script(name, self.clock, self.keys.tag != "")
-            await asked(redis.execute_command("SCRIPT LOAD", script.source))
 
     def _submitted(self, turn: NewTurn, digest: str) -> tuple[Any, ...]:
         """The arguments of ``submit`` for a turn."""

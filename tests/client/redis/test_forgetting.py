@@ -102,9 +102,12 @@ def test_something_must_be_named(client):
 def test_a_tenant_is_exported_before_by_the_command_line(client, redis_url, capsys):
     turn = talk(client, "s", "a")
     talk(client, "other", "b")
+    client.send_event("paid", {"cents": 5}, tenant="a")
+    client.send_event("paid", {"cents": 6}, tenant="b")
     assert main(["export", "--tenant", "a", "--redis-url", redis_url]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["type"] for line in lines] == ["session", "turn"]
+    assert [line["type"] for line in lines] == ["session", "turn", "event"]
+    assert (lines[2]["name"], lines[2]["data"]) == ("paid", {"cents": 5})
     assert (lines[0]["metadata"], lines[1]["turn_id"]) == ({"title": MARKER}, turn.id)
     assert lines[1]["input"][0]["parts"][0]["text"] == MARKER
     assert main(["forget", "--tenant", "a", "--redis-url", redis_url]) == 0

@@ -6,10 +6,12 @@ import pytest
 from redis.asyncio import Redis
 from support.eventually import patience, wait_until_async
 from support.here import running_worker
+from support.proxy import Proxy
 
 from antiphon.client import AsyncClient
 from antiphon.errors import StoreUnsupported
 from antiphon.input.request import AgentSpec
+from antiphon.wire.connection import pubsub
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import RESYNC, LiveFeed
 
@@ -146,3 +148,27 @@ async def test_a_channel_that_was_left_is_not_asked_for_again_after_a_lost_conne
                 assert await last.get(5) == RESYNC  # what was asked for before is answered
             assert await redis.pubsub_numsub("stays", "left") == [(b"stays", 1), (b"left", 0)]
         await feed.aclose()
+
+
+async def test_a_quiet_connection_whose_server_answers_pings_is_kept(redis_url, redis_server, monkeypatch):
+    monkeypatch.setattr(pubsub, "PING_SECONDS", 0.01)
+    async with Redis.from_url(redis_url) as redis:
+
+        async def pings():
+            stats = await redis.info("commandstats")
+            return stats.get("cmdstat_ping", {"calls": 0})["calls"]
+
+        with Proxy(redis_server.port) as proxy:
+            connection = open_redis(proxy.url)
+            feed, before = LiveFeed(connection), await pings()
+            async with feed.listen("channel") as listener:
+                assert await listener.get(5) == RESYNC
+                opened = proxy.accepted
+
+                async def asked():
+                    return await pings() >= before + 5
+
+                await wait_until_async(asked, 10, "the server is asked whether it is there")
+                assert proxy.accepted == opened
+            await feed.aclose()
+            await connection.aclose()

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from redis import Redis
+from support.cells import load_scripts
 from support.ensemble import agent_spec, open_ensemble
 from support.eventually import patience, wait_until_async
 from support.proxy import Proxy
@@ -210,7 +211,7 @@ async def test_the_lease_of_a_claim_runs_from_the_first_time_it_was_asked_for(
     with Proxy(redis_server.port) as proxy:
         async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
             cell = Cell(open_redis(proxy.url, retries=0))
-            await cell.load_scripts()
+            await load_scripts(cell)
             turn = await ensemble.submit("s", "hello")
 
             async def hold(claimed, lease):

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 from bench.gauges import redis_counters
 from redis import Redis
-from support.cells import START_MS, body, open_cell
+from support.cells import START_MS, body, load_scripts, open_cell
 
 from antiphon.errors import SessionNotFound, StoreError, StoreFull
 from antiphon.wire.archiving import (
@@ -72,7 +72,7 @@ async def end_in(cell, ms):
 async def test_looking_costs_three_commands_where_nothing_ends(cell, redis_url):
     for number in range(5):
         await talk(cell, f"t{number}", f"s{number}", ttl_ms=30 * DAY)
-    await cell.load_scripts()
+    await load_scripts(cell)
     assert await take_work(cell) is None
     with Redis.from_url(redis_url) as redis:
         before = redis_counters(redis)

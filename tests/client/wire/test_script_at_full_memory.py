@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.cells import LEASE_MS, TestCell, body, open_cell
+from support.cells import LEASE_MS, TestCell, body, load_scripts, open_cell
 
 from antiphon.errors import StoreFull
 from antiphon.model import OpenCall
@@ -36,7 +36,7 @@ async def running(url: str, *, forgotten: bool):
     async with open_cell(url) as cell:
         await cell.put_each("t1", "t2")
         turn = await cell.take_one()
-        await cell.load_scripts()
+        await load_scripts(cell)
         if forgotten:
             await cell.redis.script_flush()
         yield cell, turn

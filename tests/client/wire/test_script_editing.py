@@ -210,6 +210,25 @@ async def test_a_fork_of_a_running_session_has_the_finished_turns_only(cell):
     assert await cell.inbox("f") == []
 
 
+async def test_a_fork_under_the_id_of_a_session_that_has_expired_has_nothing_of_it(cell):
+    await cell.end(await cell.started("t1", "f"))
+    await cell.redis.hset("ant:session:f", "system", "of the former life")
+    await cell.redis.pexpire("ant:session:f", 3600_000)  # all else of it has expired
+    before = int(await cell.redis.hget("ant:session:f", "seq"))
+    await change(cell, messages=[b"1"])
+    await fork(cell)
+    found = await cell.snapshot(SessionId("f"))
+    assert (found.history, found.fields.get("system")) == ([b"1"], None)
+    assert int(await cell.redis.hget("ant:session:f", "first")) == before + 1, "a cursor of it finds a gap"
+
+
+@pytest.mark.parametrize(("ttl_ms", "kept"), [(5000, b"5000"), (None, str(TTL).encode())])
+async def test_a_fork_is_kept_as_long_as_asked_for_or_as_its_source(cell, ttl_ms, kept):
+    await change(cell, messages=[b"1"])
+    await cell.fork("s", "f", new_op(), ttl_ms=ttl_ms)
+    assert await cell.redis.hget("ant:session:f", "ttl") == kept
+
+
 async def test_a_fork_of_nothing_is_empty(cell):
     await fork(cell, source="nothing")
     assert (await cell.snapshot(SessionId("f"))).history == []

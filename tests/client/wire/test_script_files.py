@@ -250,11 +250,21 @@ async def test_a_tenant_stores_no_more_bytes_than_it_may(cell):
 
 
 async def test_a_fork_counts_the_bytes_of_its_files(cell):
-    await set_tenant_limits([cell], "a", TenantLimits(stored_bytes=10))
+    await set_tenant_limits([cell], "a", TenantLimits(stored_bytes=20))
     await add_file(cell, "s", b"12345678", tenant="a")
+    assert await cell.fork("s", "t")
     with pytest.raises(TenantLimit):
-        await cell.fork("s", "t")
-    assert await cell.redis.exists("ant:media:t", "ant:session:t") == 0
+        await cell.fork("s", "u")
+    assert await cell.redis.exists("ant:media:u", "ant:session:u") == 0
+
+
+async def test_a_fork_that_is_kept_keeps_its_history_and_its_files(cell):
+    await cell.end(await cell.started(ttl_ms=100_000))
+    await add_file(cell, "s", DATA)
+    assert await cell.redis.pttl("ant:history:s") > 0
+    assert await cell.fork("s", "t", ttl_ms=0)
+    assert await cell.redis.ttl("ant:history:t") == await cell.redis.ttl("ant:media:t") == -1
+    await delete_session(cell, "t")
 
 
 async def test_a_fork_is_refused_while_a_content_is_in_a_byte_store(cell, tmp_path):

@@ -152,6 +152,7 @@ async def test_a_damaged_turn_holds_up_no_other(cell):
     await cell.redis.expire("ant:elsewhere", 60)
     assert await due(cell) == [("turn_finished", "t2")]
     await cell.redis.rename("ant:elsewhere", "ant:turn:t1")
+    assert await due(cell) == [], "it is left alone for a minute"
     await cell.wait(60_000)
     assert await due(cell) == [("turn_finished", "t1")]
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.cells import START_MS, open_cell
+from support.cells import START_MS, load_scripts, open_cell
 
 from antiphon.errors import KeyReused, SessionBusy, SessionChanged, TurnDeleted, UsageError, WrongTenant
 from antiphon.wire.editing import delete_session
@@ -347,7 +347,7 @@ async def test_what_is_published_is_what_is_logged(cell):
 
 
 async def test_scripts_that_the_server_has_forgotten_are_sent_again(cell):
-    await cell.load_scripts()
+    await load_scripts(cell)
     for number in range(3):
         await cell.redis.script_flush()
         await cell.put(f"t{number}")

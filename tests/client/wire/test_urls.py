@@ -5,7 +5,7 @@ from support.servers import RedisServer
 
 from antiphon import Client
 from antiphon.errors import SettingsError
-from antiphon.wire.connection.open import OBJECTS, cell_urls, open_redis
+from antiphon.wire.connection.open import OBJECTS, cell_urls, open_redis, with_durability
 
 PLACES = [
     "redis://h:1/0?", "rediss://h:1/0?", "redis://u:p@h:1/0?", "unix:///s?", "redis+sentinel://h:1/n/0?",
@@ -61,3 +61,17 @@ def test_options_of_tls_need_a_url_of_tls():
 
 def test_a_name_that_may_be_part_of_a_password_is_not_shown():
     assert "hunter2" not in refusal("redis://:a@b?hunter2=d@h/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "promise", "told"),
+    [
+        ("redis://h/0", "replicated", "redis://h/0?durability=replicated"),
+        ("redis://h/0?ssl=1", "replicated", "redis://h/0?ssl=1&durability=replicated"),
+        ("redis://h/0?durability=", "replicated", "redis://h/0?durability="),
+        ("redis://h/0", "", "redis://h/0"),
+        ("", "replicated", ""),
+    ],
+)
+def test_a_url_is_given_the_durability_that_it_does_not_have(url, promise, told):
+    assert with_durability(url, promise) == told

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis import Redis
 from support.archives import OwnStore, session_keys
-from support.cells import body, open_cell
+from support.cells import body, load_scripts, open_cell
 from support.eventually import wait_until_async
 
 from antiphon.input.ids import SessionId
@@ -448,7 +448,7 @@ async def test_a_redis_that_cannot_take_the_past_now_makes_the_turn_wait(cell, o
     await Archiver(cell, archive).sweep()
     await end(cell)
     turn, lease = await begun_anew(cell, archive)
-    await cell.load_scripts()
+    await load_scripts(cell)
     await cell.redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(ArchiveUnavailable, match="no memory left") as waits:

@@ -164,6 +164,7 @@ async def test_a_cheaper_model_answers_when_the_budget_is_reached(redis_url):
         turn = await client.submit("s2", "Hello", agent="a")
         events = [event async for event in turn.stream()]
         assert (await turn.result(20)).text == "You said: Hello"
+        assert [event.action for event in events if isinstance(event, BudgetReachedEvent)] == ["fallback"]
         [changed] = [event for event in events if isinstance(event, ModelChanged)]
         assert (changed.target, changed.code) == ("scripted/cheap", "budget_reached")
 

@@ -274,3 +274,24 @@ async def test_a_person_is_asked_once_and_the_call_runs_with_the_arguments_of_th
     assert Counter(turn.recorded()) == {"charge": 1}
     if not crash_at:
         assert (asked["hook"], ran["pay"], ran["model"]) == (1, 1, 1)
+
+
+def test_hooks_that_a_function_cannot_run_fail_its_turns():
+    """The nodes of a graph call models and tools by themselves."""
+
+    class Graph(TurnFunction):
+        runs_hooks = False
+
+    def check(call: ToolStart):
+        return Block("No.")
+
+    def see(turn: TurnEnd):
+        return None
+
+    agent = Agent(Graph(paying(), "graph"), "any", hooks=[check])
+    with pytest.raises(
+        TurnFailed, match="The turns of 'graph' run no hooks of model calls and tools"
+    ) as failed:
+        agent.session().run("Pay")
+    assert failed.value.code == "turn_function"
+    assert Agent(Graph(paying(), "graph"), "any", hooks=[see]).session().run("Pay").text == "Done."

@@ -421,31 +421,6 @@ async def test_the_functions_of_the_caller_decide_about_the_calls_of_children(pl
     assert len(asked) == len(set(asked)) == 2
 
 
-async def test_a_child_that_goes_on_asks_nothing_at_its_parent(redis_url):
-    went_on, may_end = asyncio.Event(), asyncio.Event()
-
-    async def slowly(request):
-        if request.messages[-1].role != "tool":
-            return tool_call("refund")
-        went_on.set()
-        await may_end.wait()
-        return "Done."
-
-    desk = Desk(answers=(slowly,), tools=[asking("refunded")])
-    async with on_workers(desk, redis_url) as session_of:
-        turn = await session_of("s").submit("Plan it.")
-        [call] = await _pending(turn, 1)
-        await turn.approve(call.call_id)
-        await went_on.wait()
-
-        async def asks_nothing():
-            return not (await turn.info()).calls
-
-        await wait_until_async(asks_nothing, 20, "the call is no longer shown")
-        may_end.set()
-        await turn.result(20)
-
-
 async def test_a_cancelled_child_asks_nothing_at_its_parent(redis_url):
     desk = Desk(answers=(_after_its_tool,), tools=[asking("refunded")])
     async with on_workers(desk, redis_url) as session_of:

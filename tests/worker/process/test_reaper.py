@@ -6,6 +6,7 @@ import time
 import pytest
 from support.eventually import wait_until_async
 
+from antiphon.errors import StoreUnsupported
 from antiphon.wire.records import Reaped
 from antiphon_worker.process import reaper as module
 from antiphon_worker.process.reaper import Reaper
@@ -87,3 +88,15 @@ async def test_while_many_are_due_it_does_not_pause(monkeypatch):
     task = asyncio.create_task(reaper.run())
     await wait_until_async(lambda: cell.reaped == 3)
     await stopped(task)
+
+
+async def test_an_error_that_no_repetition_mends_ends_it(monkeypatch):
+    cell = Looked(monkeypatch)
+
+    async def refused(**_):
+        raise StoreUnsupported("Redis may not do that.")
+
+    cell.reap = refused
+    with pytest.raises(StoreUnsupported):
+        async with asyncio.timeout(20):
+            await Reaper(cell, Settings(lease=10)).run()

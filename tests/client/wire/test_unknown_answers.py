@@ -1,0 +1,84 @@
+"""A script of another release may answer with a word that this one does not know: that is an error, never a success."""
+
+import inspect
+import pkgutil
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import UnionType
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+from support.cells import TestCell
+
+from antiphon import wire
+from antiphon.errors import CorruptRecord
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
+
+
+def asking():
+    """The functions of the wire package that read the answer of a script."""
+    for found in pkgutil.walk_packages(wire.__path__, f"{wire.__name__}."):
+        module = import_module(found.name)
+        for name, one in inspect.getmembers(module, inspect.iscoroutinefunction):
+            if one.__module__ == found.name and "raise unexpected(" in inspect.getsource(one):
+                yield f"{found.name.removeprefix('antiphon.wire.')}.{name}", one
+    for name, one in inspect.getmembers(Cell, inspect.iscoroutinefunction):
+        if "raise unexpected(" in inspect.getsource(one) and not name.startswith("_"):
+            yield f"Cell.{name}", one
+
+
+ASKING = dict(asking())
+del ASKING["batches.deliver"]  # it runs no script for a step that no turn waits for
+
+
+def sample(kind: Any) -> Any:
+    """A value of a type, as plain as it can be."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if isinstance(kind, NewType):
+        return sample(kind.__supertype__)
+    if origin is Literal:
+        return parts[0]
+    if origin in (Union, UnionType):
+        return sample(parts[0])
+    if origin in (Sequence, list, frozenset):
+        return (list if origin is Sequence else origin)([sample(parts[0])])
+    if origin in (Mapping, dict):
+        return {sample(parts[0]): sample(parts[1])}
+    if origin is tuple:
+        return tuple(sample(part) for part in parts if part is not ...)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        hints = get_type_hints(kind)
+        needed = [one.name for one in fields(kind) if one.default is one.default_factory is NODEFAULT]
+        return kind(**{name: sample(hints[name]) for name in needed})
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return kind(*(sample(part) for part in get_type_hints(kind).values()))
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        return kind("a")
+    return {str: "a", bytes: b"a", int: 1, float: 1.0, bool: False, type(None): None, Any: None}[kind]
+
+
+class Odd(TestCell):
+    """A cell whose scripts answer with a word of tomorrow."""
+
+    async def run(self, name: str, *arguments: Any) -> Any:
+        return [b"TOMORROW", 1, 2]
+
+
+@pytest.mark.parametrize("name", ASKING)
+async def test_an_unknown_answer_is_an_error(redis_url, name):
+    function = ASKING[name]
+    hints = get_type_hints(function)
+    given = {
+        one.name: sample(hints[one.name])
+        for one in list(inspect.signature(function).parameters.values())[1:]
+        if one.default is one.empty and one.kind is not one.VAR_POSITIONAL
+    }
+    redis = open_redis(redis_url)
+    try:
+        with pytest.raises(CorruptRecord, match="returned an unknown answer: b'TOMORROW'"):
+            await function(Odd(redis), **given)
+    finally:
+        await redis.aclose()
