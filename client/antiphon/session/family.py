@@ -54,6 +54,6 @@ class SessionFamily(ABC):
         ``StoreError``.
 
         >>> [turn.input[0].text for turn in (await session.recording()).turns]
-        ['Hello']
+        ['My name is Alice']
         """
         return await (await self._readable()).recording(self._ref)

@@ -238,7 +238,7 @@ class Session(Synchronous[AsyncSession]):
         ``StoreError``.
 
         >>> [turn.input[0].text for turn in session.recording().turns]
-        ['Hello']
+        ['My name is Alice']
         """
         return call(self.recording_async())
 
