@@ -27,6 +27,7 @@ from support.models import ModelProcess
 from support.offenders import for_each
 from support.processes import COMMAND
 from support.servers import RedisServer, Sentinel
+from support.share import share_of_processor
 from support.signals import kept_handlers
 
 pytestmark = pytest.mark.main_path
@@ -230,6 +231,16 @@ def test_a_process_that_ends_too_early_fails_with_its_output(processes):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the address is one that Linux refuses at once")
+def test_a_frozen_process_gets_no_share_of_a_processor(processes):
+    with share_of_processor(processes) as share:
+        (spinning,) = processes.started
+        wait_until(lambda: 0 < share() <= 1)
+        spinning.freeze()
+        before = share()
+        wait_until(lambda: share() < before / 2, description="time passes in which it does not run")
+    assert not spinning.running
+
+
 def test_tests_cannot_reach_other_machines():
     with socket.socket() as connection, pytest.raises(RuntimeError, match="local servers only"):
         connection.connect(("192.0.2.1", 9))
