@@ -199,6 +199,7 @@ async def test_wrong_arguments_and_unknown_tools_are_refused(redis_url, tmp_path
             ("ask_stage", {"message": "Hi", "agent": "other"}, "The field 'agent' is unknown"),
             ("get_turn", {"turn_id": "t", "wait": 601}, "wait must be a number of at most 600"),
             ("get_turn", {"turn_id": "no turn"}, "A turn id must be"),
+            ("get_turn", {"turn_id": ""}, "A turn id must"),
             ("get_turn", {"turn_id": "unknown"}, "turn_not_found"),
             (
                 "answer_call",

@@ -356,7 +356,8 @@ class Call(Generic[Q, B]):
         Raises ``TurnNotFound``.
         """
         try:
-            found = await self.client.turn(turn or self.path["turn"], tenant=self.caller.tenant)
+            name = self.path["turn"] if turn is None else turn
+            found = await self.client.turn(name, tenant=self.caller.tenant)
         except WrongTenant:
             raise TurnNotFound from None
         except TurnDeleted as gone:
