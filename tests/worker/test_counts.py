@@ -58,8 +58,8 @@ MOST_CALLS_A_FOLLOWED_EVENT, MOST_BYTES_AN_IDLE_SUBSCRIPTION = 30, 2100
 # … and to encrypt an event and decrypt it again.
 MOST_CALLS_AN_ENCRYPTED_EVENT = 52
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
-# 531, and 2,150 or some more: the network decides in how many pieces an answer of 40 tokens is read.
-MOST_CALLS_A_TURN = {"scripted": 532, "openai-chat": 2190}
+# 531, and 2,130 or some more: the network decides in how many pieces an answer of 40 tokens is read.
+MOST_CALLS_A_TURN = {"scripted": 532, "openai-chat": 2170}
 EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
 # Services of a worker that look as often as time passes, whatever its turns do.
 BY_THE_CLOCK = ("presence", "reaper", "scheduler", "deliverer", "eraser", "batches", "lease keeper")

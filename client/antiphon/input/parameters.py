@@ -35,12 +35,15 @@ _WRITTEN = {
 }  # fmt: skip
 """Fields of a request that the provider sets, and what to use instead."""
 _NEVER_PARAMETERS = ("messages", "input", "system", "instructions", "stream")
+_EXTRA = ("extra_headers", "extra_query", "extra_body")
 
 
 def misplaced(params: Mapping[str, Any]) -> str | None:
     """Return why these parameters cannot be sent, or None if they can."""
     if not params:
         return None
+    if params.keys().isdisjoint(_EXTRA):
+        return _wrong_parameter(params)
     return (
         _wrong_shape(params)
         or _wrong_headers(params.get("extra_headers") or {})
@@ -72,7 +75,7 @@ def _plain(name: str) -> str:
 
 
 def _wrong_shape(params: Mapping[str, Any]) -> str | None:
-    for name in ("extra_headers", "extra_query", "extra_body"):
+    for name in _EXTRA:
         if params.get(name) is not None and not isinstance(params[name], Mapping):
             return f"{name}= must be a dictionary, not {type(params[name]).__name__}."
     return None
@@ -114,7 +117,7 @@ def _wrong_body(body: Mapping[Any, Any]) -> str | None:
 
 
 def _wrong_parameter(params: Mapping[str, Any]) -> str | None:
-    for name in _NEVER_PARAMETERS:
+    for name in () if params.keys().isdisjoint(_NEVER_PARAMETERS) else _NEVER_PARAMETERS:
         if params.get(name) is not None:
             return f"{name}= is not a model parameter: use {_WRITTEN[name]}."
     return None

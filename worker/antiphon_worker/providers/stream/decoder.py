@@ -186,6 +186,6 @@ def _cost_of(usage: dict[str, Any]) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        return None
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15:
+        return float(value)
+    return None

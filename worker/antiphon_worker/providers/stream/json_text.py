@@ -85,11 +85,13 @@ def as_said(value: object) -> str | None:
 def as_int(value: object) -> int | None:
     if value is None:
         return None
+    if type(value) is int:
+        return value if -(2**63) < value < 2**63 else None
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = float(value)
     if isinstance(value, float):
         return int(value) if abs(value) < 2**53 else None
-    return value if isinstance(value, int) and abs(value) < 2**63 else None
+    return value if isinstance(value, bool) else None
 
 
 def as_dict(value: object) -> dict[str, Any] | None:
