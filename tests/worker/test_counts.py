@@ -206,7 +206,7 @@ async def test_turns_that_wait_are_claimed_eight_at_a_time(cell, redis):
 
 async def test_a_turn_runs_few_commands(cell, redis):
     number = 16
-    await cell.load_scripts()
+    await load_scripts(cell)
     await cell.put("first", "first")
     await cell.end((await cell.take()).turns[0])
     with counted(redis) as costs:
