@@ -246,6 +246,25 @@ async def test_a_deleted_session_leaves_its_seq_for_an_hour(cell):
     assert [event["seq"] for event in await cell.events()] == [3]
 
 
+async def test_a_deleted_session_is_in_no_list_although_it_had_a_delayed_turn(cell):
+    await cell.put("t1", due_in_ms=100_000)
+    assert await cell.redis.zscore("ant:sessions", "s")
+    assert await delete_session(cell, S) is True
+    assert await cell.redis.zscore("ant:sessions", "s") is None
+
+
+async def test_a_deleted_session_is_no_longer_set_aside_and_readers_look_at_once(cell):
+    await change(cell, messages=[b"1"])
+    await cell.redis.hset("ant:quarantined", "s", "damaged")
+    async with cell.redis.pubsub() as reader:
+        await reader.subscribe(cell.keys.live(cell.database, S))
+        await reader.get_message(timeout=10)
+        await delete_session(cell, S)
+        told = await reader.get_message(timeout=10)
+    assert (told["type"], told["data"]) == ("message", b"")
+    assert not await cell.redis.hexists("ant:quarantined", "s")
+
+
 async def test_a_session_with_turns_is_not_deleted(cell):
     await cell.put_each("t1", "t2")
     assert await delete_session(cell, S) == Busy(TurnId("t2"))

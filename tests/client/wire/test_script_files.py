@@ -116,6 +116,29 @@ async def test_files_live_as_long_as_their_session(cell):
     assert 0 < await cell.redis.pttl("ant:media:s") <= 100_000
 
 
+@pytest.mark.usefixtures("anywhere")
+async def test_a_file_under_the_id_of_a_session_that_has_expired_begins_another(cell):
+    await cell.end(await cell.started())
+    await cell.redis.hset("ant:session:s", "system", "of the former life")
+    await cell.redis.pexpire("ant:session:s", 3600_000)  # all else of it has expired
+    await add_file(cell, "s", DATA)
+    assert not await cell.redis.hexists("ant:session:s", "system")
+
+
+async def test_a_content_that_takes_long_to_store_is_kept_from_its_end_on(cell, monkeypatch, tmp_path):
+    run = cell.run
+
+    async def late(name, *arguments):
+        if name == "files/place_file" and arguments[4]:  # its entry
+            await cell.redis.pexpire("ant:media:s", 5000)
+        return await run(name, *arguments)
+
+    monkeypatch.setattr(cell, "run", late)
+    with used(FolderStore(tmp_path)):
+        await add_file(cell, "s", DATA, ttl_ms=100_000)
+    assert await cell.redis.pttl("ant:media:s") > 5000
+
+
 async def test_a_turn_that_runs_again_keeps_the_files(cell):
     await add_file(cell, "s", DATA, ttl_ms=100_000)
     await cell.end(await cell.started(ttl_ms=100_000), "failed")
