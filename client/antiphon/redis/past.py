@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from antiphon.errors import SessionNotFound
+from antiphon.errors import CorruptRecord, SessionNotFound
 from antiphon.events import Event, HistoryCleared, HistoryRewound, MessageEvent, TurnQueued
 from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.input.request import shown_request
@@ -210,12 +211,13 @@ class Past:
 
     def _queued_event(self, turn: TurnRecord) -> Event:
         where: dict[str, Any] = {"session_id": turn.session_id, "turn_id": turn.turn_id}
-        with readable("The record of a turn", **where):
-            return TurnQueued(
-                seq=turn.queued_seq, at=number(turn.fields.get("queued_at")), run=turn.run,
-                position=number(turn.fields.get("position")), input=shown_request(turn.fields["request"]).messages,
-                **where,
-            )  # fmt: skip
+        said: list[Message] | None = None
+        with suppress(CorruptRecord), readable("The record of a turn", **where):
+            said = shown_request(turn.fields["request"]).messages
+        return TurnQueued(
+            seq=turn.queued_seq, at=number(turn.fields.get("queued_at")), run=turn.run,
+            position=number(turn.fields.get("position")), input=said or [], input_omitted=said is None, **where,
+        )  # fmt: skip
 
 
 def _up_to(messages: int, pieces: deque[Piece]) -> list[Piece]:

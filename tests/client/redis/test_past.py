@@ -195,6 +195,22 @@ async def test_turns_that_go_on_are_shown_as_they_were_submitted(ensemble, redis
         assert all(one < other for one, other in pairwise(event.seq for event in seen))
 
 
+async def test_a_turn_that_goes_on_and_cannot_be_read_is_shown_without_its_input(ensemble, redis):
+    async with ensemble.worker():
+        await talk(ensemble, "before")
+        running = await ensemble.submit(S, "running gate:g")
+        await ensemble.waits("g")
+        trim(redis, int(await ensemble.field(running, "first_seq")))
+        ensemble.stage.open("g")
+        await running.result(60)
+        last = (await ensemble.events(S))[-1].seq
+        kept = redis.hget(f"ant:turn:{running.id}", "request")
+        redis.hset(f"ant:turn:{running.id}", "request", "{")
+        [queued] = [one for one in await read(ensemble.client, 1, last) if one.type == "turn_queued"]
+        assert (queued.turn_id, queued.input, queued.input_omitted) == (running.id, [], True)
+        redis.hset(f"ant:turn:{running.id}", "request", kept)
+
+
 async def test_a_cursor_that_no_event_of_the_session_has(ensemble, redis):
     async with ensemble.worker():
         last = await talk(ensemble, "one", "two")
