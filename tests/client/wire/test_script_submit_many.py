@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from support.cells import START_MS, TestCell
+from support.cells import START_MS, TestCell, load_scripts
 
 from antiphon.encryption.keyring import Keyring
 from antiphon.errors import AgentError, CorruptRecord, KeyReused
@@ -48,7 +48,7 @@ BATCH = [
 async def prepare(cell: TestCell) -> None:
     await cell.redis.flushdb()
     await cell.set_clock(START_MS)
-    await cell.load_scripts()
+    await load_scripts(cell)
     await cell.redis.hset("ant:limits", mapping={"waiting:acme": 2, "in_flight:acme": 1})
     await cell.end(await cell.started("gone-1", "gone"))
     await delete_session(cell, "gone")  # type: ignore[arg-type]
