@@ -349,7 +349,9 @@ async def test_an_answer_reaches_no_other_wait_of_its_turn(cell):
     claimed = await cell.started("t1")
     await put_in(cell, claimed)
     await cell.hold(claimed, Wait("c1", "sleep", seconds=60.0), OpenCall("c2", "pay"))
+    assert await steps_kept(cell) == {"step-1"}
     assert await deliver(cell, "step-1", answer="{}") == "GONE"
+    assert await steps_kept(cell) == set(), "nobody waits for it"
     assert (await cell.take()).turns == []
 
 

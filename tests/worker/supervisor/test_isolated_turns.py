@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from support.stage import make_app
 
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
+from antiphon_worker.app import App
 from antiphon_worker.process.figures import CountingRunner
-from antiphon_worker.process.isolated_turn import run_one_turn
+from antiphon_worker.process.isolated_turn import run_isolated_turns, run_one_turn
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
@@ -275,3 +277,14 @@ async def test_a_killed_supervisor_leaves_no_process_that_was_kept(processes, en
     children = supervised.process.children()
     supervised.process.send_signal(signal.SIGKILL)
     wait_until(lambda: all(map(gone, children)), 10, "the processes are gone")
+
+
+async def test_a_process_without_a_turn_ends_as_soon_as_it_is_told_to():
+    ours, theirs = socket.socketpair()
+    with ours:
+        running = asyncio.create_task(
+            run_isolated_turns(theirs, App(), Settings(), "w", "redis://127.0.0.1:1/0")
+        )
+        ours.sendall(b"\n")
+        async with asyncio.timeout(20):
+            await running
