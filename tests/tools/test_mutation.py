@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,7 @@ def test_the_tests_that_may_notice_are_there():
 
 def test_a_process_forked_for_tests_says_how_it_ended(tmp_path):
     assert [in_a_fork(lambda code=code: code) for code in (0, 1, 2, 3)] == [0, 1, 2, 1]
+    assert in_a_fork(lambda: os.kill(os.getpid(), signal.SIGSTOP) or 0) == 1
     said = tmp_path / "said.txt"
     assert in_a_fork(lambda: 1 // 0, said) == 1
     assert "ZeroDivisionError" in said.read_text()

@@ -29,9 +29,12 @@ def in_a_fork(work: Callable[[], int], said: Path = Path(os.devnull)) -> int:
             sys.stderr.flush()
         finally:
             os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = os.waitpid(pid, os.WUNTRACED)[1]
     with suppress(ProcessLookupError):  # what it has started
         os.killpg(pid, signal.SIGKILL)
+    if os.WIFSTOPPED(status):  # by a signal that was meant for another process
+        status = os.waitpid(pid, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
     return code if code in (0, 2) else 1
 
 
