@@ -14,10 +14,14 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """``answers`` are the statuses of the next answers, and 200 behind them. While ``held`` is set, none is given."""
+    """``answers`` are the statuses of the next answers, and 200 behind them. While ``held`` is set, none is given.
+
+    ``acknowledged`` are those of ``received`` that were answered with 200.
+    """
 
     def __init__(self) -> None:
         self.received: list[Received] = []
+        self.acknowledged: list[Received] = []
         self.answers: list[int] = []
         self.headers: dict[str, str] = {}
         self._free = threading.Event()
@@ -30,9 +34,11 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                outer.received.append(Received(self.path, headers, body))
+                outer.received.append(found := Received(self.path, headers, body))
                 outer._free.wait(patience(60))
-                self.send_response(outer.answers.pop(0) if outer.answers else 200)
+                status = outer.answers.pop(0) if outer.answers else 200
+                outer.acknowledged += [found] if status == 200 else []
+                self.send_response(status)
                 for name, value in {**outer.headers, "content-length": "2"}.items():
                     self.send_header(name, value)
                 self.end_headers()

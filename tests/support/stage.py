@@ -35,6 +35,7 @@ from antiphon.errors import (
     ProviderUnauthorized,
 )
 from antiphon.model import Message, Text, ToolCall, Usage
+from antiphon.routing import Router
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Context, tool
 from antiphon_worker import Allow, App
@@ -248,6 +249,7 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
             *harmful_tools(stage.harms),
         ],
         providers={"stage": StageModel(stage), **providers},
+        router=_router(),
         store=store,
         travelling=Allow(providers="any", parameters="any", system=True),
     )
@@ -264,15 +266,26 @@ def _of_chaos(stage: Stage) -> tuple[list[Agent], dict[str, Any]]:
         providers["notetaker"] = notetaker()
     if label := os.environ.get("STAGE_ERRANDS"):
         from chaos.errands import errand_agents, errand_model
+        from chaos.travellers import travel_agents, travel_model
+        from chaos.trees import tree_agents
 
-        agents += errand_agents(stage, label)
-        providers["errands"] = errand_model(stage)
+        agents += [*errand_agents(stage, label), *travel_agents(label), *tree_agents()]
+        providers |= {"errands": errand_model(stage), "guides": travel_model()}
     if url := os.environ.get("STAGE_BATCHES"):
         from chaos.batched import batched_agents, batched_providers
 
         agents += batched_agents()
         providers |= batched_providers(url)
     return agents, providers
+
+
+def _router() -> Router | None:
+    """The router of a chaos run with errands."""
+    if not os.environ.get("STAGE_ERRANDS"):
+        return None
+    from chaos.travellers import travel_router
+
+    return travel_router
 
 
 async def _interrupted() -> None:

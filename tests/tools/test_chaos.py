@@ -6,7 +6,7 @@ import sys
 import pytest
 from chaos.__main__ import run
 from chaos.driver import Chaos
-from chaos.errands import LABELS, Errands, Order, is_whole
+from chaos.errands import LABELS, ORPHAN_SECONDS, Errands, Order, is_whole
 from chaos.filers import Filers
 from chaos.plan import (
     ARCHIVE_FAULTS,
@@ -20,23 +20,33 @@ from chaos.plan import (
     SLOT_FAULTS,
     make_plan,
 )
+from chaos.pushed import Pushed
 from chaos.recovery import Death, recoveries, since, spreads
+from chaos.travellers import Travellers
+from chaos.trees import Trees
+from msgspec.structs import replace
 from support.hosts import Hosts, why_no_hosts
+from support.receiver import Received, Receiver
 from support.servers import clock_library
 from support.stage import Stage
 
 from antiphon.client import AsyncClient
 from antiphon.events import (
     AgentChanged,
+    ChildEvent,
     EventReceived,
     StepRecorded,
     ToolCallEvent,
+    TurnFinished,
     TurnResumed,
     TurnRetrying,
     TurnSleeping,
     TurnStarted,
 )
-from antiphon.model import Wait
+from antiphon.model import Message, Text, Wait
+from antiphon.model.variants import Variant, VariantRun
+from antiphon.session.turn_info import TurnInfo
+from antiphon.session.turn_tree import TurnTree
 
 NO_HOSTS = why_no_hosts()
 
@@ -144,6 +154,135 @@ def test_steps_that_run_again_and_calls_beyond_the_budget_are_noticed(tmp_path):
     ]
 
 
+NORTH = AgentChanged(agent="north", queue="far")
+RUN = VariantRun("v", "north", "r", "w", 1)
+SAID = Message("assistant", [Text("north of label-1 has seen it")])
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "queue", "says"),
+    [
+        ([NORTH], "finished", "far", ""),
+        ([NORTH, AgentChanged(agent="north", revision="r2")], "finished", "far", ""),
+        ([], "finished", "antiphon", "was routed 0 times"),
+        ([NORTH, NORTH], "finished", "far", "was routed 2 times"),
+        ([NORTH], "finished", "antiphon", "was sent to far, and is in antiphon"),
+        ([AgentChanged(agent="south")], "finished", "antiphon", "was sent to south, and says north"),
+        ([NORTH], "running", "far", "is running"),
+    ],
+)
+def test_what_a_journey_may_not_show_is_noticed(events, status, queue, says):
+    travellers = Travellers(AsyncClient("redis://127.0.0.1:1"), 1)
+    info = TurnInfo(turn_id="t", session_id="s", status=status, messages=[SAID])
+    travellers.check_route(info, queue, events)
+    assert [says in one for one in travellers.trouble] == ([True] if says else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        ([RUN, RUN], True),
+        ([RUN, RUN, RUN], False),
+        ([replace(RUN, status="finished", variant=Variant("m", text="north of label-1 has seen it"))], True),
+        (
+            [
+                replace(
+                    RUN, status="finished", variant=Variant("m", error="store_unavailable: Redis is away.")
+                )
+            ],
+            True,
+        ),
+        ([replace(RUN, status="finished", variant=Variant("m", text="south of label-1 has seen it"))], False),
+        ([replace(RUN, status="finished")], False),
+    ],
+)
+def test_variants_that_nobody_asked_for_are_noticed(found, right):
+    travellers = Travellers(AsyncClient("redis://127.0.0.1:1"), 1)
+    travellers.check_variants("t", found)
+    assert (travellers.trouble == []) is right
+
+
+def leaf(name, status="finished", ended=2_000):
+    return TurnTree(name, f"s-{name}", status, ended=ended)
+
+
+def branch(name, **more):
+    return TurnTree(
+        name, f"s-{name}", "finished", ended=3_000, children=[leaf(f"{name}{n}", **more) for n in "ab"]
+    )
+
+
+WHOLE = TurnTree("r", "s", "finished", ended=4_000, children=[branch("x"), branch("y")])
+ENDED = TurnFinished(turn_id="r")
+LATE = int(1_000 * ORPHAN_SECONDS) + 4_001
+
+
+def shows(*kinds):
+    return [
+        ChildEvent(turn_id="r", child_id="x", event={"type": kind, "seq": seq})
+        for seq, kind in enumerate(kinds, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tree", "events", "says"),
+    [
+        (WHOLE, [ENDED], ""),
+        (WHOLE, [*shows("turn_queued", "turn_started", "turn_finished"), ENDED], ""),
+        (replace(WHOLE, status="cancelled", children=[branch("x", status="cancelled")]), [ENDED], ""),
+        (WHOLE, [ENDED, ENDED], "has ended 2 times"),
+        (WHOLE, [*shows("turn_queued", "turn_queued", "turn_finished"), ENDED], "shows x as"),
+        (replace(WHOLE, children=[branch("x")]), [ENDED], "has finished with 3 turns below it"),
+        (replace(WHOLE, children=[branch("x"), branch("y"), branch("z")]), [ENDED], "has 9 turns below it"),
+        (replace(WHOLE, children=[branch("x"), branch("x")]), [ENDED], "has 6 turns below it"),
+        (
+            replace(WHOLE, children=[branch("x"), branch("y", status="suspended")]),
+            [ENDED],
+            "has left ya behind: it is suspended",
+        ),
+        (replace(WHOLE, children=[branch("x"), branch("y", ended=LATE)]), [ENDED], "has left ya behind"),
+    ],
+)
+def test_what_a_tree_may_not_show_is_noticed(tree, events, says):
+    trees = Trees(AsyncClient("redis://127.0.0.1:1"), 1)
+    trees.check_tree(tree, events)
+    assert any(says in one for one in trees.trouble) if says else trees.trouble == []
+
+
+def test_a_cancelled_tree_that_has_finished_is_noticed():
+    trees = Trees(AsyncClient("redis://127.0.0.1:1"), 1)
+    trees.cancelled.add("r")
+    trees.check_tree(WHOLE, [ENDED])
+    assert trees.trouble == ["the tree r was cancelled, and is finished"]
+
+
+UPDATE = '{"statusUpdate": {"taskId": "%s", "status": {"state": "TASK_STATE_%s"}}}'
+
+
+@pytest.mark.parametrize(
+    ("told", "refused", "says"),
+    [
+        ([("/a", "t", "COMPLETED", "/a")], 0, ""),
+        ([("/a", "t", "COMPLETED", "/a")] * 2, 1, ""),
+        ([("/a", "t", "COMPLETED", "/a")], 1, "/a was never told TASK_STATE_COMPLETED"),
+        ([], 0, "/a was never told TASK_STATE_COMPLETED"),
+        ([("/a", "t", "COMPLETED", "/a"), ("/a", "t", "FAILED", "/a")], 0, "/a was told TASK_STATE_FAILED"),
+        ([("/a", "t", "COMPLETED", "/a"), ("/b", "t", "COMPLETED", "/a")], 0, "/b was told of t"),
+        ([("/a", "u", "COMPLETED", "/a")], 0, "/a was told of u"),
+        ([("/a", "t", "COMPLETED", "/b")], 0, "/a was told of t"),
+    ],
+)
+def test_a_notification_that_is_missing_or_at_a_wrong_endpoint_is_noticed(told, refused, says):
+    with Receiver() as receiver:
+        pushed = Pushed(AsyncClient("redis://127.0.0.1:1"), 1, receiver)
+        for path, turn, state, token in told:
+            headers = {"x-a2a-notification-token": f"token of {token}"}
+            receiver.received.append(Received(path, headers, (UPDATE % (turn, state)).encode()))
+        receiver.acknowledged += receiver.received[refused:]
+        pushed.check_heard({"/a": ("t", "finished")})
+    assert any(says in one for one in pushed.trouble) if says else pushed.trouble == []
+
+
 @pytest.mark.lasting_keys("ant:byte_root")
 async def test_files_that_are_lost_in_their_store_are_noticed(redis_url, tmp_path):
     async with AsyncClient(redis_url) as client:
@@ -168,8 +307,11 @@ async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path
     assert report.ok, report.table()
     assert report.snapshots > 2 * len(chaos.conversations)
     assert report.accepted > 20
-    assert report.errands["steps"] > 0
-    assert report.files["read"] > 0
+    assert report.others["errands"]["steps"] > 0
+    assert report.others["travellers"]["finished"] > 0
+    assert report.others["trees"]["turns"] > 0
+    assert report.others["pushed"]["told"] > 0
+    assert report.others["files"]["read"] > 0
 
 
 needs_hosts = pytest.mark.skipif(bool(NO_HOSTS), reason=NO_HOSTS or "there are hosts")

@@ -39,6 +39,7 @@ class Report:
     steered: int = 0
     stopped: int = 0
     decided: int = 0
+    answered: int = 0
     delivered: int = 0
     delivered_twice: int = 0
     archived: int = 0
@@ -58,9 +59,7 @@ class Report:
     events_doubled: int = 0
     leaked_keys: int = 0
     leaked_places: int = 0
-    errands: dict[str, int] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
-    batches: dict[str, int] = field(default_factory=dict)
+    others: dict[str, dict[str, int]] = field(default_factory=dict)
     recovery_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -79,9 +78,8 @@ class Report:
         lines = [f"{name:26}{value:>8}" for name, value in rows]
         lines.append(f"{'faults':26}{sum(self.faults.values()):>8}")
         lines += [f"  {kind:24}{times:>8}" for kind, times in sorted(self.faults.items())]
-        for name, counts in (("errands", self.errands), ("files", self.files), ("batches", self.batches)):
-            if counts:
-                lines.append(f"{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+        for name, counts in self.others.items():
+            lines.append(f"{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
         for what, times in self.recovery_seconds.items():
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value:.2f} s" for name, value in times.items() if name != "count"
@@ -107,18 +105,10 @@ async def check(chaos: Chaos) -> Report:
             _check_reader(one, logs[one.session], report)
             _check_stopped(one, logs[one.session], (await client.snapshot(one.session)).messages, report)
         await _check_memory(chaos, client, report)
-        if chaos.filers:
-            await chaos.filers.check(client)
-            report.files = dict(chaos.filers.counts)
-            report.wrong += chaos.filers.trouble
-        if chaos.batched:
-            await chaos.batched.check(client)
-            report.batches = dict(chaos.batched.counts)
-            report.wrong += chaos.batched.trouble
-        if chaos.errands:
-            await chaos.errands.check(client)
-            report.errands = dict(chaos.errands.counts)
-            report.wrong += chaos.errands.trouble
+        for name, other in chaos.others.items():
+            await other.check(client)
+            report.others[name] = dict(other.counts)
+            report.wrong += other.trouble
     _check_tools(chaos, report)
     _check_decisions(chaos, report)
     _check_webhook(chaos, logs, report)
@@ -251,6 +241,12 @@ def _check_decisions(chaos: Chaos, report: Report) -> None:
             report.wrong.append(f"turn {turn}: the call {call} was decided in several ways: {sorted(made)}")
         elif turn in paid and {kind for _, kind in made} != {"approve"}:
             report.wrong.append(f"turn {turn} has paid, and the call was rejected")
+    report.answered = len(chaos.people.answered)
+    for (turn, message), found in chaos.people.answered.items():
+        if len(found) != 1:
+            report.wrong.append(
+                f"turn {turn}: {message} has answered several things: {sorted(map(sorted, found))}"
+            )
     approved = {turn for turn, _ in chaos.people.made}
     if unasked := (paid & asked) - approved:
         report.wrong.append(f"turns have paid that nobody approved: {sorted(unasked)}")
@@ -307,9 +303,9 @@ def _check_keys(chaos: Chaos, report: Report) -> None:
     for server in chaos.network.servers:
         leaked += leaked_keys(server.url, chaos.network.stays)
         with Redis.from_url(server.url, decode_responses=True) as redis:
-            for registry in redis.scan_iter("rq:*wip:antiphon", count=1000):
+            for registry in redis.scan_iter("rq:*wip:*", count=1000):
                 leaked += [f"{registry} {entry}" for entry in redis.zrange(registry, 0, -1)]
-            for queue in redis.scan_iter("rq:*queue:antiphon", count=1000):
+            for queue in redis.scan_iter("rq:*queue:*", count=1000):
                 leaked += [f"{queue} {entry}" for entry in redis.lrange(queue, 0, -1)]
             leaked += [key for key in redis.scan_iter("rq:*job:*", count=1000) if redis.ttl(key) == -1]
     report.leaked_keys = len(leaked)

@@ -4,13 +4,14 @@ import asyncio
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from support.ensemble import Ensemble, Supervised, signal_process
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.processes import Processes, worker_name
 from support.receiver import Receiver
 from support.releases import THIS, Release
@@ -30,9 +31,12 @@ from chaos.load import Conversation, People
 from chaos.moves import TwoPlaces
 from chaos.network import ClusterOfHosts, Network, OneMachine, SeveralHosts
 from chaos.plan import HOST_FAULTS, MOVE_FAULTS, NETWORK_FAULTS, SLOT_FAULTS, Fault, make_plan
+from chaos.pushed import Pushed
 from chaos.recovery import Death, since
 from chaos.rememberers import AWAY, Rememberers
 from chaos.sleepers import LIFE_SECONDS, Sleepers
+from chaos.travellers import QUEUES, Travellers
+from chaos.trees import Trees
 
 HOSTS, PROCESSES, SESSIONS, PLACES = 2, 2, 16, 2
 AWAY_FAULTS = {*NETWORK_FAULTS, *HOST_FAULTS, *SLOT_FAULTS, *MOVE_FAULTS, "lose all workers", "kill host"}
@@ -42,6 +46,18 @@ LEASE_SECONDS = 3.0
 SETTLE_SECONDS = 90.0
 INDEXED_SECONDS = 90.0  # after the store was away, it is tried again after up to 30 seconds
 TOLD_SECONDS = 60.0  # a webhook whose deliverer has died is held for 22 seconds
+PUSHED_SECONDS = 120.0  # a notification is held for 30 seconds; if it is refused then, it waits as long again
+
+
+class Other(Protocol):
+    """Whoever submits turns of a kind, and checks them at the end: ``trouble`` names what does not hold."""
+
+    trouble: list[str]
+    counts: Counter[str]
+
+    async def run(self, over: Callable[[], bool], /) -> None: ...
+
+    async def check(self, client: AsyncClient, /) -> None: ...
 
 
 class Hit:
@@ -110,12 +126,12 @@ class Chaos:
         self.with_files = files
         if files:
             self._files.mkdir()
-        self.filers: Filers | None = None
+        self.others: dict[str, Other] = {}
         self.services = BatchServer(answer, quick=False) if batches else None
-        self.batched: Batched | None = None
         self.with_errands = errands
-        self.errands: Errands | None = None
         self.gateway: Gateway | None = None
+        self.pushed: Pushed | None = None
+        self.endpoints = Receiver() if errands and not apart else None
         self._labels: dict[int, str] = {}  # the revision of each host, by its process
 
     def __enter__(self) -> Self:
@@ -126,8 +142,8 @@ class Chaos:
 
     def _open(self, stack: ExitStack) -> None:
         self.network = self._open_network(stack)
-        if self.receiver:
-            stack.enter_context(self.receiver)
+        for receiver in filter(None, (self.receiver, self.endpoints)):
+            stack.enter_context(receiver)
         stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
 
     def __exit__(self, *_: object) -> None:
@@ -147,10 +163,11 @@ class Chaos:
         """Let the load run while the plan is carried out; then let everything come to its end."""
         async with AsyncClient(self.network.clients_url()) as client, self.services or nullcontext():
             self._ensemble = Ensemble(self.network.clients_url(), self.stage, self._processes, client)
+            errands: Errands | None = None
             if self.with_errands:
                 self.gateway = Gateway(self._processes, self.network, self.stage.directory)
-                self.errands = Errands(client, self.stage, self.seed, self.gateway)
-                await self.errands.open()
+                errands = self.others["errands"] = Errands(client, self.stage, self.seed, self.gateway)
+                await errands.open()
             self.hosts = [self._start_host(number) for number in range(HOSTS)]
             for host in self.hosts:
                 await asyncio.to_thread(host.ready, PROCESSES)
@@ -169,13 +186,10 @@ class Chaos:
             if self.with_memory:
                 self.rememberers = Rememberers(client, self.stage.directory, self.seed)
                 talkers.append(asyncio.create_task(self.rememberers.remember(self._is_over)))
-            if self.with_files:
-                self.filers = Filers(client, self._files, self.seed)
-                talkers.append(asyncio.create_task(self.filers.run(self._is_over)))
-            talkers += self._begin_batches(client)
-            if self.errands:
-                talkers.append(asyncio.create_task(self.errands.run(self._is_over)))
-                operators.append(asyncio.create_task(self.errands.operate()))
+            if errands:
+                operators.append(asyncio.create_task(errands.operate()))
+            self._add_others(client)
+            talkers += [asyncio.create_task(one.run(self._is_over)) for one in self.others.values()]
             for fault in self.plan:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
@@ -190,11 +204,16 @@ class Chaos:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
-    def _begin_batches(self, client: AsyncClient) -> list[asyncio.Task[None]]:
-        if self.services is None:
-            return []
-        self.batched = Batched(client, self.services, self.seed)
-        return [asyncio.create_task(self.batched.run(self._is_over))]
+    def _add_others(self, client: AsyncClient) -> None:
+        if self.with_files:
+            self.others["files"] = Filers(client, self._files, self.seed)
+        if self.services:
+            self.others["batches"] = Batched(client, self.services, self.seed)
+        if self.with_errands:
+            self.others["travellers"] = Travellers(client, self.seed)
+            self.others["trees"] = Trees(client, self.seed)
+        if self.endpoints:
+            self.pushed = self.others["pushed"] = Pushed(client, self.seed, self.endpoints)
 
     def _is_over(self) -> bool:
         """Whether nothing more is submitted."""
@@ -214,6 +233,7 @@ class Chaos:
             | ({FILES_VARIABLE: f"file://{self._files}"} if self.with_files else {})
             | {"STAGE_ERRANDS": label}
             | ({"STAGE_BATCHES": self.services.url} if self.services else {}),
+            queues=",".join(QUEUES),
             processes=PROCESSES,
             lease=LEASE_SECONDS,
             drain=1,
@@ -385,19 +405,20 @@ class Chaos:
         await asyncio.gather(*self._later)
         self._start_ended_hosts()
         self.network.heal()
-        deadline = time.monotonic() + SETTLE_SECONDS
-        await asyncio.wait(talkers, timeout=SETTLE_SECONDS)
+        await asyncio.wait(talkers, timeout=patience(SETTLE_SECONDS))
         for task in talkers:
             task.cancel()
         await asyncio.gather(*talkers, return_exceptions=True)
         with _in_time():
-            await wait_until_async(self._all_ended, deadline - time.monotonic(), "every turn has ended", 0.2)
+            await wait_until_async(self._all_ended, SETTLE_SECONDS, "every turn has ended", 0.2)
         with _in_time():
             await wait_until_async(self._all_seen, 10, "every reader has seen everything", 0.2)
         with _in_time():
             await wait_until_async(self._all_indexed, INDEXED_SECONDS, "all is indexed", 0.5)
         with _in_time():
             await wait_until_async(self._all_told, TOLD_SECONDS, "the webhook is told of everything", 0.2)
+        with _in_time():
+            await wait_until_async(self._all_pushed, PUSHED_SECONDS, "every endpoint is told", 0.2)
 
     async def _count_free_places(self) -> int:
         """Fill the places for turns that run alone: of a full set of them each must find one, at the same time."""
@@ -452,6 +473,9 @@ class Chaos:
         }
         waits = [hook.waiting async for hook in self._ensemble.client.webhooks()]
         return ends <= {*self.receiver.ids} and waits == [0]
+
+    async def _all_pushed(self) -> bool:
+        return self.pushed is None or self.pushed.all_told()
 
     async def _all_seen(self) -> bool:
         for one in self.conversations:

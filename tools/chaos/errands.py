@@ -156,7 +156,7 @@ class Errands:
             await self._go_on(turn, chance)
 
     async def _submit(self, order: Order) -> AsyncTurn:
-        return await _until_stored(
+        return await until_stored(
             lambda: self._client.submit(
                 order.session,
                 f"{order.name} is to be delivered {PAPERS}",
@@ -173,7 +173,7 @@ class Errands:
         sender = self._client if self._gateway is None or len(self._orders) % 2 else self._gateway
         self.counts["paid over HTTP"] += sender is self._gateway
         name, key = f"paid:{order.name}", f"{order.name}-{word}"
-        await _until_stored(lambda: sender.send_event(name, word, key=key, tenant=TENANT))
+        await until_stored(lambda: sender.send_event(name, word, key=key, tenant=TENANT))
 
     async def _go_on(self, turn: AsyncTurn, chance: random.Random) -> None:
         match chance.choices(("wait", "on", "cancel"), (8, 1, 1))[0]:
@@ -192,7 +192,7 @@ class Errands:
     async def _set_limit(self, tokens: int) -> None:
         self.limits.append((time.time(), tokens))
         budgets = [Budget(tokens=tokens, per="month", reached="suspend")]
-        await _until_stored(lambda: self._client.budgets("tenant", TENANT).set(budgets))
+        await until_stored(lambda: self._client.budgets("tenant", TENANT).set(budgets))
 
     async def _raise_budget(self) -> None:
         """Double the budget when all of it is used, after a while."""
@@ -228,7 +228,7 @@ class Errands:
         """Read everything back."""
         for number in range(SESSIONS):
             session = f"e{number}"
-            events = await _log(client, session)
+            events = await events_of(client, session)
             if any(one.seq + 1 != other.seq for one, other in pairwise(events)):
                 self.trouble.append(f"{session}: the events are not dense")
             by_turn = defaultdict[str, list[Event]](list)
@@ -365,7 +365,7 @@ def is_whole(seen: list[dict[str, Any]], *, finished: bool) -> bool:
     return once and seqs == sorted(set(seqs)) and (ends[-1] or not finished)
 
 
-async def _until_stored(
+async def until_stored(
     call: Callable[[], Awaitable[Any]], then: Callable[[Any], None] = lambda _: None
 ) -> Any:
     """Repeat a call until it returns."""
@@ -379,7 +379,8 @@ async def _until_stored(
             return found
 
 
-async def _log(client: AsyncClient, session: str) -> list[Event]:
+async def events_of(client: AsyncClient, session: str) -> list[Event]:
+    """All events of a session that are kept."""
     cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
     return [decode_event(fields[b"e"]) for _, fields in entries]

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -19,6 +19,7 @@ from antiphon.input.request import WAITS, AgentSpec
 from antiphon.input.values import IfBusy
 from antiphon.model import DecisionKind
 from antiphon.redis.turn import AsyncTurn
+from antiphon.wire.answered import Answered, keep_answered
 from chaos.appends import Read
 
 WORK = (
@@ -178,19 +179,48 @@ class Conversation:
 
 NAMES = ("ada", "bob", "eve")
 LOOK_SECONDS = 0.3
+DIES = 0.2
 
 
 class People:
-    """``made`` has for each call what each of them was told to be in force: who decided what."""
+    """``made`` has for each call what each of them was told to be in force: who decided what.
+
+    ``answered`` has what each message to a turn was told to have answered first.
+    """
 
     def __init__(self, client: AsyncClient, seed: int) -> None:
         self._client = client
         self._seed = seed
         self.made: dict[tuple[str, str], set[tuple[str, DecisionKind]]] = defaultdict(set)
+        self.answered: dict[tuple[str, str], set[frozenset[str]]] = defaultdict(set)
 
     async def decide_all(self) -> None:
         """Decide about whatever waits, until cancelled."""
-        await asyncio.gather(*(self._decide_as(name) for name in NAMES))
+        await asyncio.gather(*(self._decide_as(name) for name in NAMES), self._answer_all())
+
+    async def _answer_all(self) -> None:
+        """Answer whatever waits with messages, as callers over A2A do."""
+        chance = random.Random(f"{self._seed} callers")
+        while True:
+            with suppress(AgentError):  # Redis is away, or the turn has gone on
+                async for waiting in self._client.waiting():
+                    turn = await self._client.turn(waiting.turn_id)
+                    calls = [call.call_id for call in waiting.calls]
+                    await self._answer(turn, f"message {chance.randrange(2)}", calls, chance)
+            await asyncio.sleep(chance.uniform(0, 2 * LOOK_SECONDS))
+
+    async def _answer(
+        self, turn: AsyncTurn, message: str, calls: Sequence[str], chance: random.Random
+    ) -> None:
+        """Answer with a message; some gateways die before all is answered, and their caller does not hear of it."""
+        cell = self._client.connections.cell_of_turn(turn.id)
+        first = await keep_answered(cell, turn.id, message, Answered(frozenset(calls)))
+        self.answered[turn.id, message].add(first.names)
+        for call in () if first.done else sorted(first.names):
+            if chance.random() < DIES:
+                return
+            await self._decide(turn, call, message, chance)
+        await keep_answered(cell, turn.id, message, Answered(first.names, done=True))
 
     async def _decide_as(self, name: str) -> None:
         chance = random.Random(f"{self._seed} {name}")
