@@ -30,6 +30,7 @@ from support.network import forbid_other_machines
 from support.postgres import PostgresServer
 from support.processes import Processes
 from support.proxy import Proxy
+from support.reports import encodable
 from support.servers import Kind, RedisServer, installed_kinds
 from support.signals import kept_handlers
 
@@ -147,6 +148,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and processes is not None:
         report.sections.extend(processes.report())
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Iterator[None]:
+    return encodable((yield))
 
 
 async def _entered(function: Any, given: dict[str, Any]) -> None:

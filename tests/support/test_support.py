@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import anthropic
+import execnet
 import pytest
 from hypothesis import settings
 from redis import Redis
@@ -293,6 +294,16 @@ def test_handlers_of_signals_are_put_back_and_named():
     with kept_handlers() as changed:
         asyncio.run(asyncio.sleep(0))
     assert changed == []
+
+
+def test_a_report_with_half_a_character_reaches_the_process_that_shows_it(request):
+    """Its test may well pass: what it logs is sent, too."""
+    report = pytest.TestReport(
+        "t", ("t", 1, "t"), {}, "failed", "no \udcff", "call", [("log", "job \udcff\udcfeodd")]
+    )
+    sent = request.config.hook.pytest_report_to_serializable(config=request.config, report=report)
+    assert execnet.loads(execnet.dumps(sent)) == sent
+    assert (sent["longrepr"], sent["sections"]) == ("no \\udcff", [("log", "job \\udcff\\udcfeodd")])
 
 
 def test_a_test_over_a_list_reports_all_offenders():
