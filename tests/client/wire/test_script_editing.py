@@ -8,7 +8,7 @@ import pytest
 from support.cells import START_MS
 
 import antiphon.wire
-from antiphon.errors import SessionExists, StoreUnavailable, TurnNotFound, UsageError
+from antiphon.errors import SessionExists, StoreUnavailable, TurnNotFound, UsageError, WrongTenant
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
@@ -263,6 +263,14 @@ async def test_a_deleted_session_is_no_longer_set_aside_and_readers_look_at_once
         told = await reader.get_message(timeout=10)
     assert (told["type"], told["data"]) == ("message", b"")
     assert not await cell.redis.hexists("ant:quarantined", "s")
+
+
+async def test_another_tenant_deletes_nothing(cell):
+    await cell.end(await cell.started("t1", tenant="acme"))
+    before = await cell.contents()
+    with pytest.raises(WrongTenant):
+        await delete_session(cell, S, "other")
+    assert await cell.contents() == before
 
 
 async def test_a_session_with_turns_is_not_deleted(cell):
