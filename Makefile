@@ -63,7 +63,7 @@ docs: $(VENV)/.docs ## Build the documentation site in site/; a broken link fail
 demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a worker in the middle (INPUT=FILE.jsonl)
 	@$(BIN)/antiphon demo $(if $(INPUT),--input '$(INPUT)') $(ARGS)
 
-bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in fourteen minutes (ARGS=--quick)
+bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in fifteen minutes (ARGS=--quick)
 	@TEST_FORKS=no PYTHONPATH=tools:tests $(BIN)/python -m bench $(ARGS)
 
 sizing: $(VENV)/.bench ## Compute what a deployment needs, from the figures of the benchmark (ARGS="--streams 250000")

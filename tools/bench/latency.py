@@ -1,6 +1,4 @@
-"""What a caller waits for: submit to first delta and to the end, idle and at half load, beside bare SDK calls."""
-
-import statistics
+"""What a caller waits for: submit to first delta and to the end, idle and under load, beside bare SDK calls."""
 
 from support.processes import Process
 
@@ -12,6 +10,8 @@ from bench.stand import Stand, stand
 
 TITLE = "submit to first delta and to the end, one-chunk answers"
 PAUSE_SECONDS = 0.005
+STEADY = (300, 600)
+"""Turns a second of others that every release is measured with, however fast it is."""
 
 Times = dict[str, list[float]]
 
@@ -21,13 +21,10 @@ async def measure(plan: Plan, result: Result) -> None:
     with stand() as built:
         worker = built.worker()
         capacity = await _capacity(built, worker, plan.pick(1500, 400))
-        idle = [_probe(built, number) for _ in range(plan.rounds)]
-        _rows(result, "idle", idle)
-        feeder = built.python("-m", "bench.feeder", built.redis.url, str(capacity / 2))
-        feeder.wait_for_output("feeding")
-        busy = [_probe(built, number) for _ in range(plan.rounds)]
-        built.stop(feeder)
-        _rows(result, "half load", busy)
+        _rows(result, "idle", _rounds(built, plan.rounds, number))
+        for rate in plan.pick(STEADY, STEADY[:1]):
+            _beyond(result, f"{rate} turns/s", _under(built, rate, plan.rounds, number))
+        _rows(result, "half load", _under(built, capacity / 2, plan.rounds, number))
         result.add("half load: other turns", "turns", capacity / 2, "a second")
     result.remarks.append(
         f"Half load is {capacity / 2:,.0f} turns/s in one worker process, half of what it can do."
@@ -43,17 +40,33 @@ async def _capacity(built: Stand, worker: Process, number: int) -> float:
     return rate(built.redis.url, turns)
 
 
-def _probe(built: Stand, number: str) -> Times:
-    return built.child("bench.prober", built.redis.url, number, str(PAUSE_SECONDS))
+def _rounds(built: Stand, rounds: int, number: str) -> list[Times]:
+    prober = ("bench.prober", built.redis.url, number, str(PAUSE_SECONDS))
+    return [built.child(*prober) for _ in range(rounds)]
+
+
+def _under(built: Stand, turns_a_second: float, rounds: int, number: str) -> list[Times]:
+    """Probe while another process submits turns at a steady rate."""
+    feeder = built.python("-m", "bench.feeder", built.redis.url, str(turns_a_second))
+    feeder.wait_for_output("feeding")
+    try:
+        return _rounds(built, rounds, number)
+    finally:
+        built.stop(feeder)
 
 
 def _rows(result: Result, when: str, rounds: list[Times]) -> None:
-    def over(name: str, share: float) -> list[float]:
-        return [percentile(one[name], share) for one in rounds]
-
     for what, name in (("bare SDK call", "sdk"), ("turn", "turn"), ("turn, by turn.stream()", "handle")):
         for column, end in (("first delta", "first"), ("finish", "end")):
             for label, share in (("p50", 0.5), ("p99", 0.99)):
-                result.add(f"{when}: {what}", f"{column} {label}", over(f"{name}_{end}", share), "ms")
-    beyond = [statistics.median(one["turn_first"]) - statistics.median(one["sdk_first"]) for one in rounds]
-    result.add(f"{when}: turn beyond a bare SDK call", "first delta p50", beyond, "ms")
+                values = [percentile(one[f"{name}_{end}"], share) for one in rounds]
+                result.add(f"{when}: {what}", f"{column} {label}", values, "ms")
+    _beyond(result, when, rounds)
+
+
+def _beyond(result: Result, when: str, rounds: list[Times]) -> None:
+    for label, share in (("p50", 0.5), ("p99", 0.99)):
+        beyond = [
+            percentile(one["turn_first"], share) - percentile(one["sdk_first"], share) for one in rounds
+        ]
+        result.add(f"{when}: turn beyond a bare SDK call", f"first delta {label}", beyond, "ms")
