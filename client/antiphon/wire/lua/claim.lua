@@ -104,6 +104,7 @@ local function try(turn) -- @often
   local done, why = guarded(function()
     f = read_turn(turn)
     if not f then return end
+    if popped[1] and share_of(f.tenant, f.priority) then redis.call('LPUSH', key_rq_queue(f.queue), table.remove(popped)) end -- others may enter
     local taken_whole, problem = pcall(take, turn, f)
     if not taken_whole then undo(turn, f, problem) end
   end)
