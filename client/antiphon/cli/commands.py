@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -31,6 +32,7 @@ from antiphon.cli.arguments import (
     print_json,
     print_list,
     read_client,
+    with_acts,
 )
 from antiphon.cli.terminal import (
     EventLines,
@@ -38,20 +40,23 @@ from antiphon.cli.terminal import (
     ago,
     clock_time,
     message_lines,
+    one_line,
     printable,
     safe_json,
 )
-from antiphon.client import AsyncClient, Submission
+from antiphon.client import AsyncClient, Feedback, KeptRequest, RatedTurn, Submission
 from antiphon.errors import InvalidMessage, TurnFailed, TurnNotFound, UsageError
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.options import LIST_OPTIONS
 from antiphon.input.request import AgentSpec
 from antiphon.input.values import SessionWord
 from antiphon.model import Status, decode_history
+from antiphon.model.files import FileEntry
 from antiphon.redis.archived import whole_snapshot
 from antiphon.redis.search import SEARCH_OPTIONS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
+from antiphon.text import text_of
 from antiphon.wire.lists import inspection as overview
 
 T = TypeVar("T")
@@ -428,3 +433,170 @@ def _object(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as exc:
         raise UsageError(f"--arguments must be a JSON object: {exc}.") from exc
+
+
+def graph(argv: list[str]) -> int:
+    """Print the turns of a session, their agents and their child turns, as a Mermaid diagram
+
+    The diagram has the last 100 turns, and no text of users, models or tools. It goes back as far as the session keeps
+    events.
+    """
+    parser = command_parser(graph)
+    parser.add_argument("session", help="the session's id")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    print(read_client(options, lambda client: client.session(options.session).graph()), end="")
+    return 0
+
+
+UNKEPT = "No requests of this turn are kept: workers keep those of an App with App(keep_requests=True), for 7 days."
+
+
+def requests(argv: list[str]) -> int:
+    """Show what the models received in a turn, if its App keeps that
+
+    Each request is the JSON that was sent, without headers. What looks like a key is replaced by `[removed]`.
+    """
+    parser = command_parser(requests)
+    parser.add_argument("turn", help="id of the turn")
+    add_json(parser)
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def read(client: AsyncClient) -> list[KeptRequest]:
+        return await (await client.turn(options.turn)).requests()
+
+    found = read_client(options, read)
+    if options.json:
+        print_json(found)
+        return 0
+    print("\n\n".join(map(_shown_request, found)) or UNKEPT)
+    return 0
+
+
+def _shown_request(one: KeptRequest) -> str:
+    what = f"Step {one.step}" if one.step else "A summary of the history"
+    run = f"run {one.run}, attempt {one.attempt}"
+    head = f"{what}: {one.provider}/{one.model}, {run}, {clock_time(one.at)}, {one.size:,} bytes"
+    if one.body is None:
+        return f"{head}\nIt was not kept: it, or the requests of the turn together, were too long."
+    return printable(f"{head}\n{text_of(msgspec.json.format(msgspec.json.encode(one.body), indent=2))}")
+
+
+SCORES = {"up": 1.0, "down": -1.0}
+
+
+def _add_feedback(argv: list[str]) -> int:
+    """Give feedback about a turn, in place of earlier feedback"""
+    parser = command_parser(_add_feedback, "feedback add")
+    parser.add_argument("turn", help="id of the turn")
+    parser.add_argument("score", help="up, down, or a number from -1 (bad) to 1 (good)")
+    parser.add_argument("--note", metavar="TEXT", help="why")
+    parser.add_argument("--by", metavar="NAME", help="name of the person")
+    add_json(parser, "print the feedback as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def rate(client: AsyncClient) -> Feedback | None:
+        turn = await client.turn(options.turn)
+        await turn.feedback(_score(options.score), options.note, by=options.by)
+        return (await turn.info()).feedback
+
+    found = read_client(options, rate)
+    if options.json:
+        print_json([found])
+    return 0
+
+
+@with_acts({"add": _add_feedback})
+def feedback(argv: list[str]) -> int:
+    """List the turns with feedback, the last feedback first; `feedback add TURN up` gives some
+
+    Turns are listed as long as they are kept. With --json, each is a line with its input, answer and feedback; with
+    --conversation, also with the messages of its session before it.
+    """
+    parser = list_parser(feedback, "turns")
+    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
+    parser.add_argument(
+        "--since", metavar="MS", type=int, default=0, help="only feedback since then, in ms since 1970"
+    )
+    parser.add_argument(
+        "--conversation", action="store_true", help="add the messages before each turn; needs --json"
+    )
+    options = parser.parse_args(argv[1:] if argv[:1] == ["list"] else argv)
+    if options.conversation and not options.json:
+        parser.error("--conversation needs --json")
+    return print_list(
+        options,
+        lambda client: client.agents().feedback(
+            options.agent, tenant=options.tenant, since=options.since, conversation=options.conversation
+        ),
+        "turn, session, agent, revision, when, score, by, note", _rated_row, "No turn has feedback.",
+    )  # fmt: skip
+
+
+def _rated_row(one: RatedTurn) -> list[object]:
+    said = one.feedback or Feedback(0)
+    return [
+        one.turn_id, one.session_id, one.agent or "-", one.revision or "-", clock_time(said.at), f"{said.score:g}",
+        said.by or "-", one_line(said.note or "", 60),
+    ]  # fmt: skip
+
+
+def _score(text: str) -> float:
+    try:
+        return SCORES[text] if text in SCORES else float(text)
+    except ValueError:
+        raise UsageError(f"The score must be up, down or a number from -1 to 1, not {text!r}.") from None
+
+
+def files(argv: list[str]) -> int:
+    """List the stored files of a session; add, read or remove some
+
+    A message names an added file by its id: {"type": "file", "id": "…"}.
+    """
+    parser = command_parser(files)
+    parser.add_argument("session")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--add", metavar="PATH", nargs="+", help="store these files in the session")
+    action.add_argument("--read", metavar="ID", help="write the content of a file to --output")
+    action.add_argument("--remove", metavar="ID", nargs="+", help="remove these files from the session")
+    parser.add_argument("--output", metavar="PATH", help="where --read writes; by default to standard output")
+    add_json(parser, "print each file as a line of JSON")
+    add_archive(parser)
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    where = session_id(options.session)
+    if options.read is not None:
+        read = read_client(options, lambda client: client.session(where).read_file(options.read))
+        return _write_file(read.data, options.output)
+    found = read_client(options, lambda client: _changed_files(client, where, options.add, options.remove))
+    rows = [[one.id, one.media_type or "-", one.size, one.name or "-"] for one in found]
+    return print_found(options, found, "id, type, bytes, name", rows, "The session stores no files.")
+
+
+async def _changed_files(
+    client: AsyncClient, where: str, add: list[str] | None, remove: list[str] | None
+) -> list[FileEntry]:
+    """Return the files of a session after some were added or removed."""
+    session = client.session(where)
+    for path in add or ():
+        try:
+            await session.add_file(Path(path))
+        except OSError as exc:
+            raise UsageError(f"The file {path} cannot be read: {exc.strerror or exc}.") from exc
+    for file in remove or ():
+        await session.remove_file(file)
+    return await session.stored_files()
+
+
+def _write_file(data: bytes, path: str | None) -> int:
+    if path is not None:
+        try:
+            Path(path).write_bytes(data)
+        except OSError as exc:
+            raise UsageError(f"The file {path} cannot be written: {exc.strerror or exc}.") from exc
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    return 0

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, read_client
-from antiphon.cli.paying_budgets import PayingBudget, budgets_of_turn
 from antiphon.cli.terminal import Paint, chosen_by_router, clock_time, counted, one_line
 from antiphon.client import AsyncClient
 from antiphon.events import (
@@ -38,6 +37,7 @@ from antiphon.events import (
 )
 from antiphon.input.ids import SessionId, turn_id
 from antiphon.model import TERMINAL, Usage, Wait
+from antiphon.model.budget import BudgetScope, BudgetState
 from antiphon.redis.edits import found_in
 from antiphon.redis.trees import tree_of
 from antiphon.redis.turn_records import runs_of, turn_info
@@ -47,6 +47,43 @@ from antiphon.session.turn_tree import TurnTree
 from antiphon.text import text_of
 from antiphon.wire.lists.inspection import turn_log, unserved
 from antiphon.wire.records import TurnRecord
+
+
+class PayingBudget(Struct):
+    """A stored budget on which the turn draws, with what is used of it."""
+
+    scope: str
+    name: str
+    state: BudgetState
+
+    def sentence(self) -> str:
+        """Return it as one sentence."""
+        state, budget = self.state, self.state.budget
+        amounts = ", ".join(
+            f"{_amount(budget.unit, number)} {word}"
+            for word, number in (("used", state.used), ("held", state.held))
+        )
+        limit = _amount(budget.unit, budget.limit)
+        return f"The {self.scope} {self.name} has a budget of {limit} per {budget.per}: {amounts}."
+
+
+async def budgets_of_turn(client: AsyncClient, info: TurnInfo) -> list[PayingBudget]:
+    """Read the stored budgets of a turn's session, tenant, user and agent that more than this turn draws on."""
+    names: dict[BudgetScope, str | None] = {
+        "session": info.session_id, "tenant": info.tenant, "user": info.user, "agent": info.agent,
+    }  # fmt: skip
+    found: list[PayingBudget] = []
+    for scope, name in names.items():
+        if name:
+            options: dict[str, Any] = {"tenant": info.tenant} if scope == "user" and info.tenant else {}
+            states = await client.budgets(scope, name, **options).read()
+            found += [PayingBudget(scope, name, one) for one in states if one.budget.per != "turn"]
+    return found
+
+
+def _amount(unit: str, number: float) -> str:
+    return f"${number:,.6g}" if unit == "cost" else f"{number:,.15g} tokens"
+
 
 MOST_IN_A_SENTENCE = 500
 WORKER, MODEL, TOOLS, PAUSE, PEOPLE, SLEEP, OTHERS = (

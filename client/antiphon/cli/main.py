@@ -24,24 +24,21 @@ SECTIONS = {
     "Sessions and turns": {
         "commands": (
             "submit", "tail", "history", "sessions", "search", "turns", "cancel", "due", "waiting", "approve", "reject",
-            "tool-result",
+            "tool-result", "feedback", "requests", "files",
         ),
-        "feedback": ("feedback",),
-        "record": ("record",),
-        "replay": ("replay",),
-        "requests": ("requests",),
+        "replay": ("record", "replay"),
         "chat": ("chat",),
         "batch": ("batch",),
-        "files": ("files",),
     },
     "Operation": {
         "top": ("top",),
         "explain": ("explain",),
-        "graph": ("graph",),
+        "commands": ("graph",),
         "operation": ("workers", "queues", "cells", "failed", "requeue"),
         "agents": ("agents",),
-        "budgets": ("budgets",),
-        "administration": ("limits", "tenants", "schedules", "webhooks", "facts", "event", "export", "forget"),
+        "administration": (
+            "budgets", "limits", "tenants", "schedules", "webhooks", "facts", "event", "export", "forget",
+        ),
     },
     "Getting started": {
         "getting_started": ("init", "docs", "completion"),
