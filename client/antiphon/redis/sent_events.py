@@ -17,7 +17,6 @@ from antiphon.input.values import is_a
 from antiphon.model import encode
 from antiphon.redis.schedules import start_turns
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import unexpected
 from antiphon.wire.lists.sent_events import SentEvent
 from antiphon.wire.records import place_of_event
 
@@ -61,12 +60,9 @@ async def _send(cell: Cell, name: str, tenant: str, event_id: str, body: bytes) 
     sealed, most = cell.seal.seal(place, "sent", body), LIMITS.tenant_events
     turns = 0
     for _ in range(MOST_BATCHES):
-        match await cell.run("events/send", name, tenant, event_id, sealed, most, BATCH):
-            case [b"SENT", turns, more]:
-                if not more:
-                    break
-            case answer:
-                raise unexpected("events/send", answer)
+        turns, more = await cell.run_for(b"SENT", "events/send", name, tenant, event_id, sealed, most, BATCH)
+        if not more:
+            break
     return turns
 
 

@@ -119,20 +119,12 @@ async def mark_archived(cell: Cell, ending: Ending) -> bool:
 
 async def set_aside(cell: Cell, session_id: SessionId, copy: str, keep_ms: int) -> None:
     """Record that this copy of a session, which is about to be saved, must be removed after this time."""
-    match await cell.run("archiving/set_aside", session_id, copy, keep_ms):
-        case [b"OK"]:
-            return
-        case answer:
-            raise unexpected("set_aside", answer)
+    await cell.run_for(b"OK", "archiving/set_aside", session_id, copy, keep_ms)
 
 
 async def forgotten(cell: Cell, session_id: SessionId) -> None:
     """Record that the copy of a deleted session is gone."""
-    match await cell.run("archiving/forgotten", session_id):
-        case [b"OK"]:
-            return
-        case answer:
-            raise unexpected("forgotten", answer)
+    await cell.run_for(b"OK", "archiving/forgotten", session_id)
 
 
 async def is_deleted(cell: Cell, session_id: SessionId) -> bool:

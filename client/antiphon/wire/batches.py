@@ -105,17 +105,10 @@ async def collect(
     Raises ``StoreError``.
     """
     sealed = cell.seal.seal(turn.session_id, "batched", body)
-    answer = await cell.run(
-        "batches/collect", turn.session_id, turn.turn_id, turn.fence, step_id, wait_id, str(group), sealed,
-        int(seconds * 1000), size, int(lasts * 1000) + KEPT_MS,
+    return await cell.run_held(
+        b"COLLECTED", "batches/collect", turn.session_id, turn.turn_id, turn.fence, step_id, wait_id, str(group),
+        sealed, int(seconds * 1000), size, int(lasts * 1000) + KEPT_MS,
     )  # fmt: skip
-    match answer:
-        case [b"COLLECTED"]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case _:
-            raise unexpected("batches/collect", answer)
 
 
 async def take_batch(
@@ -174,14 +167,9 @@ async def note(
     ``said`` is the number of requests that it is ``sending``, or its id as it was ``sent`` or found as ``another``.
     Raises ``StoreError``.
     """
-    answer = await cell.run("batches/note", batch.name, batch.fence, what, said, int(seconds * 1000))
-    match answer:
-        case [b"OK"]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case _:
-            raise unexpected("batches/note", answer)
+    return await cell.run_held(
+        b"OK", "batches/note", batch.name, batch.fence, what, said, int(seconds * 1000)
+    )
 
 
 async def deliver(cell: Cell, step_id: str, *, answer: str = "", error: str = "") -> Delivered:

@@ -177,16 +177,9 @@ async def note_waiting(cell: Cell, call: Call, scope: str, name: str) -> bool:
     The caller asks once more after that: a change before the note wakes nothing. Returns whether the turn is
     still held under this fence. Raises ``StoreError``.
     """
-    answer = await cell.run(
-        "budgets/note", call.session_id, call.turn_id, call.fence, f"{scope} {_hash(name)}"
+    return await cell.run_held(
+        b"NOTED", "budgets/note", call.session_id, call.turn_id, call.fence, f"{scope} {_hash(name)}"
     )
-    match answer:
-        case [b"NOTED"]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case _:
-            raise unexpected("budgets/note", answer)
 
 
 async def wake_waiting(cell: Cell, scope: str, name: str) -> None:
@@ -196,11 +189,8 @@ async def wake_waiting(cell: Cell, scope: str, name: str) -> None:
     """
     kept_by, since = f"{scope} {_hash(name)}" if name else scope, "-inf"
     while since:
-        match await cell.run("budgets/wake", kept_by, since, WOKEN_AT_ONCE):
-            case [b"WOKEN", after]:
-                since = text_of(after)
-            case answer:
-                raise unexpected("budgets/wake", answer)
+        [after] = await cell.run_for(b"WOKEN", "budgets/wake", kept_by, since, WOKEN_AT_ONCE)
+        since = text_of(after)
 
 
 def _hash(name: str) -> str:

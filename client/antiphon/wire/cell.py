@@ -135,12 +135,9 @@ class Cell:
         """
         digests = [self.seal.digests(turn.session_id, turn.digest) for turn in turns]
         each = [self._submitted(turn, known[0]) for turn, known in zip(turns, digests, strict=True)]
-        match await self.run("submit_many", *chain.from_iterable(each)):
-            case [b"SUBMITTED", answers]:
-                found = zip(turns, digests, answers, strict=True)
-                return [await self._answer_of(turn, len(known), answer) for turn, known, answer in found]
-            case answer:
-                raise unexpected("submit_many", answer)
+        [answers] = await self.run_for(b"SUBMITTED", "submit_many", *chain.from_iterable(each))
+        found = zip(turns, digests, answers, strict=True)
+        return [await self._answer_of(turn, len(known), answer) for turn, known, answer in found]
 
     async def claim(
         self, worker: str, token: str, *, lease_ms: int, limit: int, queues: Sequence[str], only: str = "",
@@ -161,13 +158,8 @@ class Cell:
     ) -> list[str]:
         """Renew leases. Returns for each lease '' (held), a stop word (held, but stop), or ``SUPERSEDED``."""
         flat = [value for lease in leases for value in lease]
-        match await self.run("renew", worker, lease_ms, *flat):
-            case [b"RENEWED", answers]:
-                return [
-                    self.stop_word(session, one) for (session, _), one in zip(leases, answers, strict=True)
-                ]
-            case answer:
-                raise unexpected("renew", answer)
+        [answers] = await self.run_for(b"RENEWED", "renew", worker, lease_ms, *flat)
+        return [self.stop_word(session, one) for (session, _), one in zip(leases, answers, strict=True)]
 
     async def emit(self, emits: Sequence[Emit]) -> list[str | Exception]:
         """Log and publish one window of events for each of several sessions.
@@ -183,11 +175,8 @@ class Cell:
                 *self.seal.seal_all(one.session_id, "event", one.bodies),
             )
         ]  # fmt: skip
-        match await self.run("emit", *windows):
-            case [b"EMITTED", found]:
-                return [self._emitted(one, answer) for one, answer in zip(emits, found, strict=True)]
-            case answer:
-                raise unexpected("emit", answer)
+        [found] = await self.run_for(b"EMITTED", "emit", *windows)
+        return [self._emitted(one, answer) for one, answer in zip(emits, found, strict=True)]
 
     async def append_step(
         self, turn: ClaimedTurn, *, length: int, step: int, entries: Sequence[bytes], bodies: Sequence[bytes],
@@ -317,11 +306,8 @@ class Cell:
         ``code`` and ``reason`` say how it ended, in events and errors. ``spare`` gives holders time to renew leases.
         """
         more = (keep_events, code, reason, "1" if spare else "", *queues)
-        match await self.run("reap", holder, limit, crash_limit, *more):
-            case [b"REAPED", acts]:
-                return [reaped(*act) for act in acts]
-            case answer:
-                raise unexpected("reap", answer)
+        [acts] = await self.run_for(b"REAPED", "reap", holder, limit, crash_limit, *more)
+        return [reaped(*act) for act in acts]
 
     async def requeue(self, turn_id: TurnId) -> None:
         """Begin a new run of a failed turn. Raises ``TurnNotFound``, and ``UsageError`` if that is not possible."""
@@ -507,6 +493,24 @@ class Cell:
             return await asked(run_script(self, name, *arguments))
         except CorruptRecord as exc:
             raise await self._named(exc) from exc
+
+    async def run_for(self, word: bytes, name: str, *arguments: Any) -> list[Any]:
+        """Run a script that has one outcome, and return what its answer has after this word. Raises ``StoreError``."""
+        match await self.run(name, *arguments):
+            case [found, *rest] if found == word:
+                return rest
+            case answer:
+                raise unexpected(name, answer)
+
+    async def run_held(self, word: bytes, name: str, *arguments: Any) -> bool:
+        """Run a script that writes under a fence. Returns False if another one is in force. Raises ``StoreError``."""
+        match await self.run(name, *arguments):
+            case [b"SUPERSEDED"]:
+                return False
+            case [found, *_] if found == word:
+                return True
+            case answer:
+                raise unexpected(name, answer)
 
     async def _named(self, error: StoreError) -> StoreError:
         """The error of the key that all sessions share, if the damage is there."""

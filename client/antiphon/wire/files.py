@@ -155,22 +155,16 @@ async def read_file(cell: Cell, session: SessionId, file_id: str) -> StoredFile 
 
 async def list_files(cell: Cell, session: SessionId) -> list[FileEntry]:
     """Return the files of a session without their contents, by their ids."""
-    match await cell.run("files/list_files", session):
-        case [b"FILES", entries]:
-            return sorted((_entry(cell, session, one) for one in entries), key=lambda one: one.id)
-        case answer:
-            raise unexpected("list_files", answer)
+    [entries] = await cell.run_for(b"FILES", "files/list_files", session)
+    return sorted((_entry(cell, session, one) for one in entries), key=lambda one: one.id)
 
 
 async def drop_files(cell: Cell, session: SessionId, *file_ids: str) -> int:
     """Remove files from a session, also those that were only begun. Returns how many it had."""
     names = [name for one in file_ids for name in _names(cell, session, one)]
-    match await cell.run("files/drop_files", session, *names):
-        case [b"DROPPED", dropped, *places]:
-            await remove_placed(session, [text_of(place) for place in places])
-            return dropped
-        case answer:
-            raise unexpected("drop_files", answer)
+    dropped, *places = await cell.run_for(b"DROPPED", "files/drop_files", session, *names)
+    await remove_placed(session, [text_of(place) for place in places])
+    return dropped
 
 
 def _short(text: str | None) -> str | None:

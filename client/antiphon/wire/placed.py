@@ -23,7 +23,7 @@ from antiphon.input.ids import SessionId
 from antiphon.model.files import FileEntry, StoredFile
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked, unexpected
+from antiphon.wire.errors import asked
 
 log = logging.getLogger("antiphon.files")
 
@@ -140,8 +140,5 @@ async def places_of(cell: Cell, session: SessionId) -> list[str]:
     """Return the places of a session's contents in a byte store, and of those on their way. Raises ``StoreError``."""
     if not cell.has_disk:
         return []
-    match await cell.run("files/places", session):
-        case [b"PLACES", places]:
-            return [text_of(place) for place in places]
-        case answer:
-            raise unexpected("places", answer)
+    [places] = await cell.run_for(b"PLACES", "files/places", session)
+    return [text_of(place) for place in places]

@@ -95,11 +95,7 @@ async def pushes_of(cell: Cell, turn_id: TurnId, session_id: SessionId, by: str)
 
 async def delete_push(cell: Cell, turn_id: TurnId, by: str, name: str) -> None:
     """Send no more of these notifications. Repeating it changes nothing. Raises ``StoreError``."""
-    match await cell.run("pushes/delete", turn_id, _digest(by, name)):
-        case [b"OK"]:
-            return
-        case answer:
-            raise unexpected("pushes/delete", answer)
+    await cell.run_for(b"OK", "pushes/delete", turn_id, _digest(by, name))
 
 
 async def take_pushes(cell: Cell, lease_ms: int) -> tuple[list[Due], int, bool]:
@@ -107,20 +103,13 @@ async def take_pushes(cell: Cell, lease_ms: int) -> tuple[list[Due], int, bool]:
 
     Raises ``StoreError``.
     """
-    match await cell.run("pushes/take", lease_ms, KEEP_MS, AT_ONCE):
-        case [b"OK", more, now, *taken]:
-            return [_due(cell, *one) for one in taken], int(now), more == b"1"
-        case answer:
-            raise unexpected("pushes/take", answer)
+    more, now, *taken = await cell.run_for(b"OK", "pushes/take", lease_ms, KEEP_MS, AT_ONCE)
+    return [_due(cell, *one) for one in taken], int(now), more == b"1"
 
 
 async def settle_push(cell: Cell, due: Due, again_ms: int | None = None) -> None:
     """Write that a notification was acknowledged or given up, or when it is tried again. Raises ``StoreError``."""
-    match await cell.run("pushes/settle", due.delivery, "" if again_ms is None else again_ms):
-        case [b"OK"]:
-            return
-        case answer:
-            raise unexpected("pushes/settle", answer)
+    await cell.run_for(b"OK", "pushes/settle", due.delivery, "" if again_ms is None else again_ms)
 
 
 def _digest(by: str, name: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
+from antiphon.wire.errors import unexpected
 
 
 async def limit(cell: Cell, scope: str, wait_ms: int, gap_ms: float) -> int:
@@ -11,11 +11,8 @@ async def limit(cell: Cell, scope: str, wait_ms: int, gap_ms: float) -> int:
 
     Returns for how many ms the bucket is kept. All workers of the cell are told. Raises ``StoreError``.
     """
-    match await cell.run("limits/limit", scope, wait_ms, f"{gap_ms:.3f}"):
-        case [b"LIMITED", lasts]:
-            return int(lasts)
-        case _:
-            raise CorruptRecord("The script 'limits/limit' returned an unknown answer.")
+    [lasts] = await cell.run_for(b"LIMITED", "limits/limit", scope, wait_ms, f"{gap_ms:.3f}")
+    return int(lasts)
 
 
 async def admit(cell: Cell, scope: str) -> int | None:
@@ -30,5 +27,5 @@ async def admit(cell: Cell, scope: str) -> int | None:
             return 0
         case [b"WAITS", ms]:
             return int(ms)
-        case _:
-            raise CorruptRecord("The script 'limits/admit' returned an unknown answer.")
+        case answer:
+            raise unexpected("limits/admit", answer)

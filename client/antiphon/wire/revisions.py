@@ -8,7 +8,6 @@ import msgspec
 
 from antiphon.model import encode
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import unexpected
 from antiphon.wire.records import ClaimedTurn, readable
 
 WOKEN_AT_ONCE = 100
@@ -24,28 +23,18 @@ async def begin(
     that are published with it. Raises ``StoreError``.
     """
     session = turn.session_id
-    answer = await cell.run(
-        "begin", session, turn.turn_id, turn.fence, revision, encode(pins) if pins else b"",
+    return await cell.run_held(
+        b"OK", "begin", session, turn.turn_id, turn.fence, revision, encode(pins) if pins else b"",
         b"" if ran is None else encode(ran), *cell.seal.seal_all(session, "event", bodies),
     )  # fmt: skip
-    match answer:
-        case [b"OK", _]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case _:
-            raise unexpected("begin", answer)
 
 
 async def wake_missing(cell: Cell, revision: str) -> None:
     """Let the turns that wait for this revision, as agent@revision, be claimed at once. Raises ``StoreError``."""
     while True:
-        match await cell.run("wake", revision, WOKEN_AT_ONCE):
-            case [b"WOKEN", number]:
-                if number < WOKEN_AT_ONCE:
-                    return
-            case answer:
-                raise unexpected("wake", answer)
+        [number] = await cell.run_for(b"WOKEN", "wake", revision, WOKEN_AT_ONCE)
+        if number < WOKEN_AT_ONCE:
+            return
 
 
 def pins_of(turn: ClaimedTurn) -> dict[str, str]:

@@ -10,7 +10,6 @@ from antiphon.input.ids import SessionId
 from antiphon.model import encode
 from antiphon.routing import Route
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import unexpected
 from antiphon.wire.records import ClaimedTurn, TurnRecord, readable
 
 
@@ -23,17 +22,11 @@ async def write_route(
     ``StoreError``.
     """
     session, seal = turn.session_id, cell.seal
-    answer = await cell.run(
-        "route", session, turn.turn_id, turn.fence, route.queue or "", seal.seal(session, "route", encode(route)),
-        seal.seal(session, "journal", entry), *seal.seal_all(session, "event", bodies),
+    return await cell.run_held(
+        b"OK", "route", session, turn.turn_id, turn.fence, route.queue or "",
+        seal.seal(session, "route", encode(route)), seal.seal(session, "journal", entry),
+        *seal.seal_all(session, "event", bodies),
     )  # fmt: skip
-    match answer:
-        case [b"OK", _]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case _:
-            raise unexpected("route", answer)
 
 
 async def last_route(cell: Cell, session: SessionId) -> Route | None:

@@ -150,11 +150,8 @@ class Remembered(NamedTuple):
 
 async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> list[TakenSession]:
     """Take up to ``count`` sessions that a memory is to look at. Raises ``StoreError``."""
-    match await cell.run("memories/take", memory, lease_ms, count):
-        case [b"TAKEN", fence, *found]:
-            return [_taken(memory, text_of(fence), each) for each in found]
-        case answer:
-            raise unexpected("memories/take", answer)
+    fence, *found = await cell.run_for(b"TAKEN", "memories/take", memory, lease_ms, count)
+    return [_taken(memory, text_of(fence), each) for each in found]
 
 
 async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: Mapping[str, str]) -> bool:
@@ -163,13 +160,7 @@ async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: M
     Raises ``StoreError``.
     """
     flat = [value for pair in places.items() for value in pair]
-    match await cell.run("memories/announce", memory, taken.session_id, taken.fence, *flat):
-        case [b"OK"]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case answer:
-            raise unexpected("memories/announce", answer)
+    return await cell.run_held(b"OK", "memories/announce", memory, taken.session_id, taken.fence, *flat)
 
 
 async def settle_session(
@@ -196,11 +187,7 @@ async def settle_session(
 
 async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None:
     """Release a session that cannot be indexed now to any worker after this time. Raises ``StoreError``."""
-    match await cell.run("memories/put_off", memory, taken.session_id, taken.fence, ms):
-        case [b"OK"] | [b"SUPERSEDED"]:
-            return
-        case answer:
-            raise unexpected("memories/put_off", answer)
+    await cell.run_held(b"OK", "memories/put_off", memory, taken.session_id, taken.fence, ms)
 
 
 async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> list[bool]:

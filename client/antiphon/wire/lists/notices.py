@@ -11,7 +11,7 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.erased import erased
-from antiphon.wire.errors import asked, store_error, unexpected
+from antiphon.wire.errors import asked, store_error
 from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import TurnRecord, turn_record
 
@@ -38,11 +38,8 @@ class Notice(NamedTuple):
 
 async def follow(cell: Cell, keep_ms: int) -> str:
     """Ask for this cell's notices for a time, and return the id of the newest entry. Raises ``StoreError``."""
-    match await cell.run("notices/follow", keep_ms):
-        case [b"OK", newest]:
-            return text_of(newest)
-        case answer:
-            raise unexpected("follow", answer)
+    [newest] = await cell.run_for(b"OK", "notices/follow", keep_ms)
+    return text_of(newest)
 
 
 async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | None:

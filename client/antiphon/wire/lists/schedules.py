@@ -106,11 +106,8 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
 
 async def schedules_of_event(cell: Cell, name: str, tenant: str) -> list[StoredSchedule]:
     """Return the schedules of this tenant that an event of this name starts, '' without one; paused ones do not."""
-    match await cell.run("schedules/of_event", name, tenant, NEVER):
-        case [b"FOUND", [*ids]]:
-            return await stored(cell, [text_of(one) for one in ids]) if ids else []
-        case answer:
-            raise unexpected("schedules/of_event", answer)
+    [ids] = await cell.run_for(b"FOUND", "schedules/of_event", name, tenant, NEVER)
+    return await stored(cell, [text_of(one) for one in ids]) if ids else []
 
 
 def _fields(raw: Mapping[bytes, bytes] | Exception) -> Mapping[bytes, bytes]:

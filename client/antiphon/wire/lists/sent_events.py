@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked, unexpected
+from antiphon.wire.errors import asked
 from antiphon.wire.records import place_of_event, readable
 
 PAGE = 500
@@ -24,13 +24,10 @@ async def forget_events(cell: Cell, tenant: str) -> int:
     """Forget the events of a tenant. Returns how many there were."""
     count = 0
     while True:
-        match await cell.run("events/forget_events", tenant, PAGE):
-            case [b"FORGOTTEN", more, forgotten]:
-                count += forgotten
-                if not more:
-                    return count
-            case answer:
-                raise unexpected("events/forget_events", answer)
+        more, forgotten = await cell.run_for(b"FORGOTTEN", "events/forget_events", tenant, PAGE)
+        count += forgotten
+        if not more:
+            return count
 
 
 async def kept_events(cell: Cell, tenant: str) -> list[dict[str, Any]]:

@@ -106,22 +106,14 @@ async def settle(
 ) -> bool:  # fmt: skip
     """Write what became of a delivery. Returns False if another worker holds the webhook by now."""
     sealed = cell.seal.seal(taken.name, "webhook_error", error.encode())
-    match await cell.run("webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, sealed):
-        case [b"OK"]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case answer:
-            raise unexpected("webhooks/settle", answer)
+    return await cell.run_held(
+        b"OK", "webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, sealed
+    )
 
 
 async def release_webhook(cell: Cell, taken: Taken) -> None:
     """Hold a webhook no longer."""
-    match await cell.run("webhooks/release", taken.name, taken.fence):
-        case [b"OK"] | [b"SUPERSEDED"]:
-            return
-        case answer:
-            raise unexpected("webhooks/release", answer)
+    await cell.run_held(b"OK", "webhooks/release", taken.name, taken.fence)
 
 
 async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> list[StoredWebhook]:
