@@ -9,7 +9,8 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from support.crashing_turn import Crash, Turn
+from support.crashing_turn import Turn
+from support.journals import Crash
 from support.source_tree import ROOT
 
 from antiphon.testing import script, tool_call

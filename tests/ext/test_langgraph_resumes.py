@@ -5,70 +5,34 @@ from collections import Counter
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from support.journals import Crash, Journal
 
 from antiphon.ext.langgraph import GraphRunner
 from antiphon.model import Message
 from antiphon.tools import Context
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.steps import decode_entry, encode_entry
-from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
-
-
-class Crash(TurnStopped):
-    """The worker dies here."""
+from antiphon_worker.loop.toolbox import ToolBox
 
 
 class Machine(InMemorySaver):
-    """A journal and a checkpointer, which outlive a worker. It dies at the operation with this number."""
+    """A checkpointer with a journal, which outlive a worker."""
 
     def __init__(self, crash):
         super().__init__()
-        self.crash, self.operations, self.stored, self.asked = crash, 0, [], Counter()
-
-    def operation(self):
-        self.operations += 1
-        if self.operations == self.crash:
-            raise Crash
+        self.journal = Journal(crash=crash)
+        self.asked = Counter()
 
     async def aput(self, *args):
-        self.operation()
+        self.journal.operation()
         kept = await super().aput(*args)
-        self.operation()
+        self.journal.operation()
         return kept
 
     async def aput_writes(self, *args, **options):
-        self.operation()
+        self.journal.operation()
         await super().aput_writes(*args, **options)
-        self.operation()
-
-    @property
-    def entries(self):
-        return [decode_entry(data) for data in self.stored]
-
-    async def append(self, entries, events):
-        self.operation()
-        self.stored += [encode_entry(entry) for entry in entries]
-        self.operation()
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        self.operation()
-
-
-class Sink:
-    full = False
-
-    def put(self, event):
-        pass
-
-    def text(self, step, text):
-        pass
-
-    async def drain(self):
-        pass
+        self.journal.operation()
 
 
 def graph_of(machine):
@@ -91,11 +55,12 @@ def graph_of(machine):
 
 async def played(crash):
     machine = Machine(crash)
+    journal = machine.journal
     runner = GraphRunner(graph_of(machine))
     while True:
         inp = LoopInput("any", new_messages=[Message.user("Go")])
         try:
-            return machine, await run_function(runner, inp, ToolBox(), machine, Sink(), Context("s", "t"))
+            return machine, await run_function(runner, inp, ToolBox(), journal, journal, Context("s", "t"))
         except Crash:
             continue
 
@@ -114,6 +79,6 @@ def checked(machine, result):
 async def test_a_crash_anywhere_breaks_no_pair():
     machine, result = await played(0)
     checked(machine, result)
-    assert machine.operations > 20
-    for crash in range(1, machine.operations + 1):
+    assert machine.journal.operations > 20
+    for crash in range(1, machine.journal.operations + 1):
         checked(*await played(crash))

@@ -7,6 +7,7 @@ from pydantic_ai import Agent, CallDeferred
 from pydantic_ai.messages import TextPart, ToolCallPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from support.eventually import wait_until
+from support.journals import Crash, Journal
 
 from antiphon import Client
 from antiphon.ext.pydantic_ai import PydanticAIRunner
@@ -15,8 +16,7 @@ from antiphon.tools import Context
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import Suspended
-from antiphon_worker.loop.steps import decode_entry, encode_entry
-from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
+from antiphon_worker.loop.toolbox import ToolBox
 
 STEPS = [
     [
@@ -29,46 +29,12 @@ STEPS = [
 ]
 
 
-class Crash(TurnStopped):
-    """The worker dies here."""
-
-
-class Machine:
-    """A journal, which outlives a worker. The worker dies at the operation with this number."""
-
-    full = False
+class Machine(Journal):
+    """What outlives a worker."""
 
     def __init__(self, crash):
-        self.crash, self.operations, self.stored, self.did = crash, 0, [], Counter()
-
-    def operation(self):
-        self.operations += 1
-        if self.operations == self.crash:
-            raise Crash
-
-    @property
-    def entries(self):
-        return [decode_entry(data) for data in self.stored]
-
-    async def append(self, entries, events):
-        self.operation()
-        self.stored += [encode_entry(entry) for entry in entries]
-        self.operation()
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        self.operation()
-
-    def put(self, event):
-        pass
-
-    def text(self, step, text):
-        pass
-
-    async def drain(self):
-        pass
+        super().__init__(crash=crash)
+        self.did = Counter()
 
 
 def agent_of(machine):

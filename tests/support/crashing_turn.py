@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.journals import Crash, Journal
+
 from antiphon.ext.turns import TurnFunction
 from antiphon.hooks import hooks_of
 from antiphon.input.values import now_ms
@@ -13,61 +15,28 @@ from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.hooks import HookedProvider, Hooks
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, run_loop
-from antiphon_worker.loop.steps import DurableResult, decode_entry, encode_entry
-from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
+from antiphon_worker.loop.steps import DurableResult
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
-class Crash(TurnStopped):
-    """The worker dies here."""
-
-
-class Turn:
+class Turn(Journal):
     """A turn as a store keeps it. It dies at the write with the number ``crash_at``, before or after it is stored."""
 
-    full = False
-
     def __init__(self, *tools, lines=None, function=None, crash_at=0, hooks=()):
+        super().__init__(crash=crash_at)
         self.tools = tools
         self.lines = lines or script([tool_call(one.name) for one in tools], "Done.")
         self.function = function
-        self.stored: list[bytes] = []
-        self.events = []
         self.decisions: dict[str, Decision] = {}
         self.hooks = hooks_of(hooks)
         self.waited = []  # for what it has been suspended
         self.sent = {}  # the data of events by their names
-        self.crash_at = crash_at
-        self.writes = 0
-
-    @property
-    def entries(self):
-        return [decode_entry(data) for data in self.stored]
-
-    async def append(self, entries, events):
-        self._write()
-        self.stored += [encode_entry(entry) for entry in entries]
-        self.events += events
-        self._write()
-
-    def _write(self):
-        self.writes += 1
-        if self.writes == self.crash_at:
-            raise Crash
 
     async def now(self):
         return now_ms()
 
     async def checkpoint(self):
-        pass
-
-    async def steered(self, step):
-        return []
-
-    async def drain(self):
-        pass
-
-    def put(self, event):
         pass
 
     def text(self, step, text):

@@ -2,6 +2,7 @@
 
 import pytest
 from support.here import running_worker
+from support.journals import Journal
 
 from antiphon import Agent
 from antiphon.client import AsyncClient
@@ -30,29 +31,6 @@ def deep(levels):
     for _ in range(levels):
         value = {"a": value}
     return value
-
-
-class Kept:
-    """The journal and the sink of a turn: all that it would keep or show."""
-
-    def __init__(self):
-        self.entries, self.events, self.full = [], [], False
-        self.put = self.events.append
-
-    async def append(self, entries, events):
-        self.entries += entries
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        """Go on."""
-
-    async def steered(self, step):
-        return []
-
-    async def drain(self):
-        """There is room."""
 
 
 class Hostile:
@@ -84,7 +62,7 @@ ATTACKS = {
 
 
 async def played(*parts):
-    kept = Kept()
+    kept = Journal()
     inp = LoopInput("m", new_messages=[Message.user("Hello")], tools=[pay])
     try:
         await run_loop(Hostile(*parts), inp, ToolBox([pay]), kept, kept, Context("session", "turn"))

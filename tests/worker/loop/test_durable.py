@@ -7,7 +7,8 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from support.crashing_turn import Crash, Turn
+from support.crashing_turn import Turn
+from support.journals import Crash
 
 from antiphon.errors import StepFailed, TurnFailed, UsageError
 from antiphon.events import StepRecorded

@@ -4,64 +4,25 @@ import asyncio
 from collections import Counter
 
 import pytest
+from support.journals import Crash, Journal
 
-from antiphon.events import Event
 from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.model import Message, Text, ToolCall
 from antiphon.tools import Context
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry
-from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
+from antiphon_worker.loop.steps import StepEntry, ToolFinished
+from antiphon_worker.loop.toolbox import ToolBox
 
 STEPS = [["a", "b"], [], ["c"], []]
 
 
-class Crash(TurnStopped):
-    """The worker dies here."""
-
-
-class Machine:
-    """What outlives a worker. It dies at the operation with this number."""
+class Machine(Journal):
+    """What outlives a worker."""
 
     def __init__(self, crash):
-        self.crash = crash
-        self.stored = []
-        self.operations = 0
+        super().__init__(crash=crash)
         self.ran = Counter()
-
-    def operation(self):
-        self.operations += 1
-        if self.operations == self.crash:
-            raise Crash
-
-    @property
-    def entries(self):
-        return [decode_entry(data) for data in self.stored]
-
-    async def append(self, entries, events):
-        self.operation()  # dies before it is stored
-        self.stored += [encode_entry(entry) for entry in entries]
-        self.operation()  # dies before it is told so
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        self.operation()
-
-
-class Sink:
-    full = False
-
-    def put(self, event: Event):
-        pass
-
-    def text(self, step, text):
-        pass
-
-    async def drain(self):
-        pass
 
 
 async def loop_of(turn, machine):
@@ -93,7 +54,7 @@ def played(crash):
             context = Context("s", "t")
             inp = LoopInput("any", new_messages=[Message.user("Go")])
             try:
-                result = runner.run(run_function(function, inp, ToolBox(), machine, Sink(), context))
+                result = runner.run(run_function(function, inp, ToolBox(), machine, machine, context))
             except Crash:
                 continue
             return machine, result, context.variables

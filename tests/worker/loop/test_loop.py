@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
+from support.journals import Journal
 
 from antiphon.errors import (
     CorruptRecord,
@@ -44,40 +45,30 @@ from antiphon_worker.providers.base import StepResult, TextPiece
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
-class MemoryJournal:
-    """A journal in a list; keeps what was appended together, to look at."""
+class MemoryJournal(Journal):
+    """A journal that keeps what was appended together, to look at."""
 
     def __init__(self, entries=()):
-        self.entries = list(entries)
+        super().__init__(entries)
         self.appends = []
         self.checkpoints = 0
 
     async def append(self, entries, events):
         self.appends.append((list(entries), list(events)))
-        self.entries.extend(entries)
-
-    async def now(self):
-        return 0
+        await super().append(entries, events)
 
     async def checkpoint(self):
         self.checkpoints += 1
 
-    async def steered(self, step):
-        return []
 
-
-class MemorySink:
+class MemorySink(Journal):
     def __init__(self):
-        self.events = []
-        self.full = False
+        super().__init__()
         self.drained = 0
 
     def put(self, event):
         assert not self.full
-        self.events.append(event)
-
-    def text(self, step, text):
-        self.put(TextDelta(step=step, text=text))
+        super().put(event)
 
     async def drain(self):
         self.drained += 1

@@ -5,28 +5,24 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.journals import Crash, Journal
 
 from antiphon.model import Message, ToolCall
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
 from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN
-from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry, messages_of
-from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
+from antiphon_worker.loop.steps import StepEntry, ToolFinished, messages_of
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
-class Crash(TurnStopped):
-    """The worker dies here."""
-
-
-class Machine:
-    """What outlives a worker: the journal. Counts every operation, and dies at the chosen ones."""
+class Machine(Journal):
+    """What outlives a worker. Counts every operation, and dies at the chosen ones."""
 
     def __init__(self, crashes):
+        super().__init__()
         self.crashes = list(crashes)
-        self.operations = 0
-        self.stored = []
         self.started = Counter()
         self.model_calls = Counter()
 
@@ -38,32 +34,10 @@ class Machine:
             raise Crash
 
     def finished_calls(self):
-        entries = [decode_entry(data) for data in self.stored]
-        return {entry.result.call_id for entry in entries if isinstance(entry, ToolFinished)}
+        return {entry.result.call_id for entry in self.entries if isinstance(entry, ToolFinished)}
 
     def finished_steps(self):
-        entries = [decode_entry(data) for data in self.stored]
-        return {entry.step for entry in entries if isinstance(entry, StepEntry)}
-
-
-class MachineJournal:
-    def __init__(self, machine):
-        self.machine = machine
-        self.entries = [decode_entry(data) for data in machine.stored]
-
-    async def append(self, entries, events):
-        self.machine.operation()  # dies before it is stored
-        self.machine.stored += [encode_entry(entry) for entry in entries]
-        self.machine.operation()  # dies before it is told so
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        self.machine.operation()
-
-    async def steered(self, step):
-        return []
+        return {entry.step for entry in self.entries if isinstance(entry, StepEntry)}
 
 
 class MachineProvider(ScriptedProvider):
@@ -78,19 +52,6 @@ class MachineProvider(ScriptedProvider):
         async for increment in super().stream(request):
             self.machine.operation()
             yield increment
-
-
-class Unlimited:
-    full = False
-
-    def put(self, event):
-        pass
-
-    def text(self, step, text):
-        pass
-
-    async def drain(self):
-        pass
 
 
 def tools_of(machine):
@@ -134,18 +95,12 @@ def played(steps, machine):
     )
     with asyncio.Runner() as runner:
         while True:
-            work = run_loop(
-                MachineProvider(machine),
-                inp,
-                ToolBox(),
-                MachineJournal(machine),
-                Unlimited(),
-                Context("s", "t"),
-            )
+            context = Context("s", "t")
+            work = run_loop(MachineProvider(machine), inp, ToolBox(), machine, machine, context)
             try:
                 return runner.run(work)
             except Crash:
-                assert_whole(messages_of(decode_entry(data) for data in machine.stored))
+                assert_whole(messages_of(machine.entries))
 
 
 def assert_whole(messages):

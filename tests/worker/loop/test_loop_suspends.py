@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from support.journals import Crash, Journal
 
 from antiphon.input.request import NewerRecord, refuse_newer
 from antiphon.model import CallerTool, Decision, Image, Message, Text, ToolCall
@@ -16,7 +17,7 @@ from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.loop import Suspended, run_loop
 from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN
 from antiphon_worker.loop.steps import ToolFinished, ToolStarted, decode_entry, encode_entry
-from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.providers.scripted import ScriptedProvider
 
@@ -26,26 +27,6 @@ OPEN_PAGE = CallerTool(
     {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
     timeout=60,
 )
-
-
-class Sink:
-    full = False
-
-    def __init__(self):
-        self.events = []
-
-    def put(self, event):
-        self.events.append(event)
-
-    def text(self, step, text):
-        pass
-
-    async def drain(self):
-        pass
-
-
-class Crash(TurnStopped):
-    """The worker dies here."""
 
 
 class Turn:
@@ -67,7 +48,7 @@ class Turn:
         self.writes = 0
         self.lost = self.lost_for_good = set()  # calls whose results were not stored
         self.entries = []
-        self.sink = Sink()
+        self.sink = Journal()
 
     async def append(self, entries, events):
         self.lost = {entry.result.call_id for entry in entries if isinstance(entry, ToolFinished)}

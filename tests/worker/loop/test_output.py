@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.journals import Journal
 
 from antiphon.errors import InvalidOutput, ProviderRejected, StepLimitReached
 from antiphon.events import OutputDelta, StepFinished, TextDelta
@@ -19,7 +20,7 @@ from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
 from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
-from antiphon_worker.loop.steps import StepEntry, decode_entry, encode_entry, messages_of, usage_of
+from antiphon_worker.loop.steps import StepEntry, encode_entry, messages_of, usage_of
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.base import ReasoningPiece, TextPiece
 from antiphon_worker.providers.scripted import ScriptedProvider
@@ -29,45 +30,11 @@ FITS = {"n": 1}
 FITS_NOT = {"n": "one"}
 
 
-class Journal:
-    def __init__(self, entries=()):
-        self.entries = list(entries)
-        self.added = []
-
-    async def append(self, entries, events):
-        self.added += [decode_entry(encode_entry(entry)) for entry in entries]
-        self.events = list(events)
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        pass
-
-    async def steered(self, step):
-        return []
-
-
-class Sink:
-    full = False
-
-    def __init__(self):
-        self.events = []
-
-    def put(self, event):
-        self.events.append(event)
-
-    def text(self, step, text):
-        self.put(TextDelta(step=step, text=text))
-
-    async def drain(self):
-        pass
-
-
 class Turn:
     def __init__(self, *answers, journal=(), tools=(), **options):
         self.lines = script(*answers)
-        self.journal, self.sink = Journal(journal), Sink()
+        self.given = len(journal)
+        self.journal, self.sink = Journal(journal), Journal()
         options.setdefault("output", SPEC)
         self.inp = LoopInput("any", new_messages=[Message.user("Plan")], tools=tools, **options)
 
@@ -75,6 +42,10 @@ class Turn:
         toolbox, context = ToolBox(), Context("session", "turn")
         provider = ScriptedProvider(self.lines)
         return await run_loop(provider, self.inp, toolbox, self.journal, self.sink, context)
+
+    @property
+    def added(self):
+        return self.journal.entries[self.given :]
 
     def asked(self, call):
         return [(message.role, message.text) for message in self.lines.requests[call].messages]
@@ -89,7 +60,7 @@ async def test_an_answer_that_matches_is_one_step_without_a_journal():
     turn = Turn(FITS)
     result = await turn.run()
     assert (result.output, result.response().output, result.steps) == (FITS, FITS, 1)
-    assert turn.journal.added == []
+    assert turn.added == []
 
 
 async def test_an_answer_that_does_not_match_is_corrected_once_within_the_turn():
@@ -107,7 +78,7 @@ async def test_an_answer_that_does_not_match_is_corrected_once_within_the_turn()
 async def test_a_rejected_answer_says_so_in_the_journal_and_in_its_event():
     turn = Turn("no JSON", FITS)
     await turn.run()
-    (entry,) = turn.journal.added
+    (entry,) = turn.added
     (event,) = turn.journal.events
     assert isinstance(entry, StepEntry)
     assert isinstance(event, StepFinished)
@@ -120,7 +91,7 @@ async def test_a_turn_goes_on_behind_a_rejected_answer():
     first = Turn("no JSON", ProviderRejected("the worker dies here"))
     with pytest.raises(ProviderRejected):
         await first.run()
-    second = Turn(FITS, journal=first.journal.added)
+    second = Turn(FITS, journal=first.added)
     result = await second.run()
     assert [message.text for message in result.messages] == ['{"n":1}']
     assert len(second.lines.requests) == 1
@@ -133,7 +104,7 @@ async def test_a_correction_is_asked_for_once_also_over_several_attempts():
     with pytest.raises(ProviderRejected):
         await first.run()
     with pytest.raises(InvalidOutput) as caught:
-        await Turn("still none", journal=first.journal.added).run()
+        await Turn("still none", journal=first.added).run()
     assert caught.value.raw == "still none"
 
 
@@ -142,7 +113,7 @@ async def test_a_second_answer_that_does_not_match_ends_the_turn_after_its_step(
     with pytest.raises(InvalidOutput) as caught:
         await turn.run()
     assert caught.value.raw == '{"n":"one"}'
-    assert len(turn.journal.added) == 1
+    assert len(turn.added) == 1
     assert turn.sink.events[-1].type == "step_finished"
 
 
@@ -207,7 +178,7 @@ def test_what_cannot_be_read_or_stored_is_no_output(text):
 
 def partial(spec, text, size=8):
     """The partial values that are published while a text comes in pieces of this size."""
-    sink = Sink()
+    sink = Journal()
     events = OutputEvents(1, "p", sink, ExpectedOutput(spec))
     for at in range(0, len(text), size):
         events.append(TextPiece(text[at : at + size]))
@@ -258,7 +229,7 @@ def test_a_wrapped_value_and_a_fenced_one_are_shown_as_the_value():
 
 
 def test_other_increments_are_no_part_of_the_output():
-    sink = Sink()
+    sink = Journal()
     events = OutputEvents(1, "p", sink, ExpectedOutput(SPEC))
     events.append(ReasoningPiece('{"n": 1, "why": "because it is so and not otherwise", '))
     assert [event.type for event in sink.events] == ["reasoning_delta"]

@@ -4,6 +4,7 @@ import asyncio
 from itertools import count
 
 import pytest
+from support.journals import Journal
 
 from antiphon.errors import ContextTooLong, ProviderOverloaded, TurnFailed
 from antiphon.model import Message, Text, ToolCall, ToolOutcome, ToolResult, Usage
@@ -13,32 +14,13 @@ from antiphon.tools import Context, tool
 from antiphon.window import Summary, Window
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.run_turn import TimeLimit, WindowPlace, run_turn
-from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry
+from antiphon_worker.loop.steps import StepEntry, ToolFinished
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.unfinished import NOTE, Unfinished, note_of
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 HISTORY = [m for n in range(5) for m in (Message.user(f"q{n}"), Message.assistant(f"a{n}"))]
-
-
-class Nowhere:
-    """A journal and a sink that keep nothing."""
-
-    entries = ()
-    full = False
-
-    async def append(self, entries, events): ...
-    async def now(self):
-        return 0
-
-    async def checkpoint(self): ...
-    def put(self, event): ...
-    def text(self, step, text): ...
-    async def drain(self): ...
-
-    async def steered(self, step):
-        return []
 
 
 async def play(lines, *, start=0, context=None, journal=None, **options):
@@ -50,8 +32,8 @@ async def play(lines, *, start=0, context=None, journal=None, **options):
     inp = LoopInput("any", new_messages=[Message.user("Hello")], **options)
     loaded = LoadedHistory(HISTORY[start:], start, None, None, read)
     context = context or Context("s", "t")
-    journal = journal or Nowhere()
-    return await run_turn(ScriptedProvider(lines), inp, loaded, ToolBox(), journal, Nowhere(), context)
+    journal = journal or Journal()
+    return await run_turn(ScriptedProvider(lines), inp, loaded, ToolBox(), journal, Journal(), context)
 
 
 def texts(request):
@@ -81,20 +63,6 @@ async def test_the_tokens_of_several_model_calls_say_nothing_about_the_window():
     lines = script(answer(tool_call("look"), usage=Usage(40, 2)), answer("Hi", usage=Usage(50, 2)))
     done = await play(lines, window=Window(turns=1), tools=[look])
     assert done.window == WindowPlace(8, 0)
-
-
-class Kept(Nowhere):
-    """A journal that keeps its entries in their stored form, for the next attempt."""
-
-    def __init__(self):
-        self.lines = []
-
-    @property
-    def entries(self):
-        return [decode_entry(line) for line in self.lines]
-
-    async def append(self, entries, events):
-        self.lines += map(encode_entry, entries)
 
 
 class Tight:
@@ -128,7 +96,7 @@ async def test_a_turn_continued_elsewhere_sends_the_same_as_before(window, numbe
     def look() -> str:
         return "seen"
 
-    journal, model = Kept(), Tight(1, **numbers)
+    journal, model = Journal(), Tight(1, **numbers)
     with pytest.raises(ProviderOverloaded):
         await play(model.lines, window=window, tools=[look], journal=journal)
     other = Tight(0)

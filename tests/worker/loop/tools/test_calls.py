@@ -6,8 +6,9 @@ import time
 
 import pytest
 from support.eventually import wait_until, wait_until_async
+from support.journals import Journal
 
-from antiphon.events import CustomEvent, TextDelta, ToolProgress, ToolResultEvent
+from antiphon.events import CustomEvent, ToolProgress, ToolResultEvent
 from antiphon.model import Message, ToolCall
 from antiphon.testing import script, tool_call
 from antiphon.tools import Context, tool
@@ -18,38 +19,11 @@ from antiphon_worker.loop.toolbox import PAUSE_SECONDS, RunningCall, ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
-class Events:
+class Events(Journal):
     """Journal and sink of a turn: what they publish, in one list."""
 
-    def __init__(self):
-        self.all = []
-        self.entries = []
-        self.full = False
-
-    def put(self, event):
-        self.all.append(event)
-
-    def text(self, step, text):
-        self.put(TextDelta(step=step, text=text))
-
-    async def drain(self):
-        self.full = False
-
-    async def append(self, entries, events):
-        self.entries += entries
-        self.all += events
-
-    async def now(self):
-        return 0
-
-    async def checkpoint(self):
-        pass
-
-    async def steered(self, step):
-        return []
-
     def of(self, *kinds):
-        return [event for event in self.all if isinstance(event, kinds)]
+        return [event for event in self.events if isinstance(event, kinds)]
 
 
 async def turn(*tools, calls=None, events=None, context=None):
