@@ -235,9 +235,7 @@ class LimitReached(UsageError):
 
     Of a turn: it has used up one of its ``Limits`` without an answer.
 
-    ``limit`` is the name of the limit.
-
-    The message holds the name too: code and message are what travels from a worker.
+    ``limit`` is the name of the limit. The message holds it too: code and message are what travels from a worker.
 
     >>> error = LimitReached("The turn has too many bytes.", limit="request_bytes")
     >>> error.message, LimitReached(error.message).limit

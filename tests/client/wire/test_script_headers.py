@@ -118,7 +118,7 @@ def test_the_words_returned_are_the_words_of_the_header(name):
 @for_each(NAMES)
 def test_every_word_is_understood_by_the_wrapper(name):
     source = inspect.getsource(WRAPPERS[name] if name in WRAPPERS else getattr(Cell, name))
-    for reader in (Cell._held, Cell._emitted, errors.accepted, errors.refusal, files.refused):
+    for reader in (Cell._held, Cell.run_held, Cell._emitted, errors.accepted, errors.refusal, files.refused):
         source += inspect.getsource(reader) if f"{reader.__name__}(" in source else ""
     if name == "fail_job":
         return  # its one word says nothing
