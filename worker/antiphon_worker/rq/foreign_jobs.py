@@ -132,7 +132,7 @@ class ForeignJobs:
 
     async def _is_cancelled(self, job: ForeignJob) -> bool:
         """Whether RQ's ``job.cancel()`` came after the claim. A new turn would replace its mark."""
-        key = self._cell.keys.of_rq("rq_job", job.job_id)
+        key = self._cell.keys.of_rq("rq_job", job.job_id).encode(errors="surrogateescape")
         return await asked(self._cell.redis.hget(key, "status")) == b"canceled"
 
     async def _forget_claim(self, job: ForeignJob) -> None:
