@@ -99,12 +99,12 @@ local function undo(turn, f, problem)
 end
 
 -- A turn with damaged data is left to the reaper, and its session is released. Returns whether it is a turn.
-local function try(turn) -- @often
+local function try(turn, queue) -- @often
   local f
   local done, why = guarded(function()
     f = read_turn(turn)
     if not f then return end
-    if popped[1] and share_of(f.tenant, f.priority) then redis.call('LPUSH', key_rq_queue(f.queue), table.remove(popped)) end -- others may enter
+    if popped[1] and share_of(f.tenant, f.priority) then redis.call('LPUSH', key_rq_queue(queue), table.remove(popped)) end -- others may enter
     local taken_whole, problem = pcall(take, turn, f)
     if not taken_whole then undo(turn, f, problem) end
   end)
@@ -126,7 +126,7 @@ for i = 1, #queues do
     if not popped[1] then popped = redis.call('LPOP', key_rq_queue(queue), 2) or {} end -- of more, high priority would come later
     id = table.remove(popped, 1)
     if not id then break end
-    if not try(id) then
+    if not try(id, queue) then
       local prefix = other_prefix(id)
       if prefix then
         left[#left + 1] = id
