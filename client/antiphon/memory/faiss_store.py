@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -9,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, Self, TypeAlias, cast
 
@@ -30,7 +32,11 @@ CREATE TABLE IF NOT EXISTS documents (
 )
 """
 _WRITE = "INSERT OR REPLACE INTO documents (id, text, metadata, vector) VALUES (?, ?, ?, ?)"
+_SINCE = "SELECT place, id, metadata, vector FROM documents WHERE place > ? ORDER BY place"
 _Row: TypeAlias = tuple[str, str, str]
+
+MOST_NUMBERS = 4_000_000  # of the vectors that are searched on the event loop, which takes about 0.3 ms
+MOST_CHANGES = 64  # that are read there
 
 
 class FaissStore(VectorStore):
@@ -138,12 +144,56 @@ class FaissStore(VectorStore):
         >>> [(found.id, round(cosine, 2)) for found, cosine in store.similarity_search_with_score("tea")]
         [('a', 0.35)]
         """
-        vector = np.asarray(self._embeddings.embed_query(query), np.float32)
+        return self._nearest(self._embeddings.embed_query(query), k, filter or {})
+
+    async def asimilarity_search(
+        self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **kwargs: Any  # noqa: A002
+    ) -> list[Document]:  # fmt: skip
+        """``similarity_search``, awaited. Only a search that may take long uses a thread.
+
+        >>> await store.asimilarity_search("tea", filter={"user": "alice"})
+        []
+        """
+        return [document for document, _ in await self.asimilarity_search_with_score(query, k, filter)]
+
+    async def asimilarity_search_with_score(
+        self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **kwargs: Any  # noqa: A002
+    ) -> list[tuple[Document, float]]:  # fmt: skip
+        """``similarity_search_with_score``, awaited.
+
+        >>> [(found.id, round(cosine, 2)) for found, cosine in await store.asimilarity_search_with_score("tea")]
+        [('a', 0.35)]
+        """
+        vector, having = await self._embeddings.aembed_query(query), filter or {}
+        found = self._nearest_at_once(vector, k, having)
+        return await asyncio.to_thread(self._nearest, vector, k, having) if found is None else found
+
+    def _nearest(
+        self, vector: Sequence[float], k: int, having: Mapping[str, Any]
+    ) -> list[tuple[Document, float]]:
         with self._open() as database:
-            self._vectors.read(database)
-            found = self._vectors.nearest(vector, k, filter or {})
-            rows = [(_row_at(database, place), score) for place, score in found]
-        return [(_document(row), score) for row, score in rows if row]
+            self._vectors.read(database.execute(_SINCE, (self._vectors.read_to,)).fetchall())
+            return self._vectors.documents(database, vector, k, having)
+
+    def _nearest_at_once(
+        self, vector: Sequence[float], k: int, having: Mapping[str, Any]
+    ) -> list[tuple[Document, float]] | None:
+        """``_nearest``, or None if another thread has the database, or the search may take long."""
+        if self._database is None or self._pid != os.getpid() or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if (database := self._database) is None or self._vectors.numbers(having) > MOST_NUMBERS:
+                return None
+            changes = database.execute(_SINCE, (self._vectors.read_to,)).fetchmany(MOST_CHANGES + 1)
+            if len(changes) > MOST_CHANGES:
+                return None
+            self._vectors.read(changes)
+            with _on_this_core():
+                return self._vectors.documents(database, vector, k, having)
+        except sqlite3.OperationalError:
+            return None  # the thread tries it again, and reports what is wrong
+        finally:
+            self._lock.release()
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda cosine: max(0.0, min(1.0, cosine))
@@ -192,64 +242,109 @@ class FaissStore(VectorStore):
 
 
 class _Vectors:
-    """The vectors of a process, and which metadata they have: a change is read once, by its place in the file."""
+    """The vectors of a process, and which metadata they have: a change is read once, by its place in the file.
+
+    Each value of the metadata ``scope`` has an index of its own, so that a search takes as long as its scope is large.
+    """
 
     def __init__(self) -> None:
-        self._read_to = -1
-        self._index: Any = None
+        self.read_to = -1
+        self._indexes: dict[Any, Any] = {}
         self._places: dict[str, int] = {}
         self._having: dict[tuple[str, Any], set[int]] = {}
         self._metadata: dict[int, dict[str, Any]] = {}
 
-    def read(self, database: sqlite3.Connection) -> None:
-        """Read what has changed since the last time. A change has a higher place than all before it."""
-        rows = database.execute(
-            "SELECT place, id, metadata, vector FROM documents WHERE place > ? ORDER BY place",
-            (self._read_to,),
-        ).fetchall()
+    def read(self, rows: Sequence[Any]) -> None:
+        """Take in what has changed since the last time. A change has a higher place than all before it."""
         if not rows:
             return
-        self._read_to = rows[-1][0]
         self._remove([row[1] for row in rows])
-        kept = [row for row in rows if row[3] is not None]
-        for place, name, metadata, _ in kept:
-            self._places[name] = place
-            self._metadata[place] = about = json.loads(metadata)
-            for item in _comparable(about):
-                self._having.setdefault(item, set()).add(place)
-        if kept:
-            vectors = np.stack([np.frombuffer(row[3], np.float32) for row in kept])
-            self._add(vectors, np.array([row[0] for row in kept], np.int64))
+        added: dict[Any, list[tuple[int, bytes]]] = {}
+        for place, name, metadata, vector in rows:
+            if vector is not None:
+                self._places[name] = place
+                self._metadata[place] = about = json.loads(metadata)
+                for item in _comparable(about):
+                    self._having.setdefault(item, set()).add(place)
+                added.setdefault(_scope(about), []).append((place, vector))
+        for scope, vectors in added.items():
+            self._add(scope, vectors)
+        self.read_to = rows[-1][0]
 
-    def nearest(self, vector: Any, k: int, having: Mapping[str, Any]) -> list[tuple[int, float]]:
+    def numbers(self, having: Mapping[str, Any]) -> int:
+        """Count the numbers of the vectors that a search compares."""
+        return sum(index.ntotal * index.d for index in self._searched(having))
+
+    def documents(
+        self, database: sqlite3.Connection, vector: Sequence[float], k: int, having: Mapping[str, Any]
+    ) -> list[tuple[Document, float]]:
+        """Return the nearest documents with this metadata, and the cosines."""
+        found = self._nearest(_unit(np.asarray(vector, np.float32)[None, :]), k, having)
+        rows = _rows_at(database, [place for place, _ in found])
+        return [
+            (_with_text(*rows[place], self._metadata[place]), score)
+            for place, score in found
+            if place in rows
+        ]
+
+    def _nearest(self, vector: Any, k: int, having: Mapping[str, Any]) -> list[tuple[int, float]]:
         """Return the places of the nearest vectors with this metadata, and the cosines."""
-        if self._index is None or not self._index.ntotal or k < 1:
-            return []
-        options: dict[str, Any] = {}
-        if having:
-            sets = [self._having.get((key, _frozen(value)), set[int]()) for key, value in having.items()]
-            places: set[int] = set.intersection(*sets)
-            if not places:
-                return []
-            known: Any = faiss  # its types leave keywords out
-            selector = known.IDSelectorBatch(np.fromiter(places, np.int64, len(places)))
-            options["params"] = known.SearchParameters(sel=selector)
-        scores, found = self._index.search(_unit(vector[None, :]), min(k, self._index.ntotal), **options)
-        pairs = zip(found[0].tolist(), scores[0].tolist(), strict=True)
-        return [(place, score) for place, score in pairs if place >= 0]
+        options = self._selected(having)
+        found: list[tuple[int, float]] = []
+        for index in self._searched(having) if k > 0 and options is not None else ():
+            scores, places = index.search(vector, min(k, index.ntotal), **options)
+            found += zip(places[0].tolist(), scores[0].tolist(), strict=True)
+        return nlargest(k, (one for one in found if one[0] >= 0), key=lambda one: one[1])
 
-    def _add(self, vectors: Any, places: Any) -> None:
-        if self._index is None:
-            self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(vectors.shape[1]))
-        self._index.add_with_ids(_unit(vectors), places)
+    def _searched(self, having: Mapping[str, Any]) -> list[Any]:
+        if "scope" not in having:
+            return [*self._indexes.values()]
+        index = self._indexes.get(_scope(having))
+        return [] if index is None else [index]
+
+    def _selected(self, having: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return how an index finds only what has this metadata, or None if nothing has it."""
+        if having.keys() <= {"scope"} and having.get("scope", "") is not None:
+            return {}  # the index has nothing else
+        sets = [self._having.get((key, _frozen(value)), set[int]()) for key, value in having.items()]
+        places: set[int] = set.intersection(*sets)
+        if not places:
+            return None
+        known: Any = faiss  # its types leave keywords out
+        selector = known.IDSelectorBatch(np.fromiter(places, np.int64, len(places)))
+        return {"params": known.SearchParameters(sel=selector)}
+
+    def _add(self, scope: Any, vectors: Sequence[tuple[int, bytes]]) -> None:
+        numbers = np.stack([np.frombuffer(vector, np.float32) for _, vector in vectors])
+        if scope not in self._indexes:
+            self._indexes[scope] = faiss.IndexIDMap2(faiss.IndexFlatIP(numbers.shape[1]))
+        places = np.array([place for place, _ in vectors], np.int64)
+        self._indexes[scope].add_with_ids(_unit(numbers), places)
 
     def _remove(self, names: Iterable[str]) -> None:
-        gone = [self._places.pop(name) for name in dict.fromkeys(names) if name in self._places]
-        for place in gone:
-            for item in _comparable(self._metadata.pop(place)):
-                self._having[item].discard(place)
-        if gone:
-            self._index.remove_ids(np.array(gone, np.int64))
+        gone: dict[Any, list[int]] = {}
+        for name in dict.fromkeys(names):
+            if (place := self._places.pop(name, None)) is not None:
+                about = self._metadata.pop(place)
+                for item in _comparable(about):
+                    self._having[item].discard(place)
+                gone.setdefault(_scope(about), []).append(place)
+        for scope, places in gone.items():
+            index = self._indexes[scope]
+            index.remove_ids(np.array(places, np.int64))
+            if not index.ntotal:
+                del self._indexes[scope]
+
+
+@contextmanager
+def _on_this_core() -> Generator[None]:
+    """Let FAISS search without the threads of OpenMP: a short search would mostly wait until they run."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # for this thread only
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def _unit(vectors: Any) -> Any:
@@ -264,18 +359,27 @@ def _frozen(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else json.dumps(value, sort_keys=True)
 
 
+def _scope(metadata: Mapping[str, Any]) -> Any:
+    return _frozen(metadata.get("scope"))
+
+
 def _row(database: sqlite3.Connection, name: str) -> _Row | None:
-    return _first(database, "id", name)
+    query = "SELECT id, text, metadata FROM documents WHERE id = ? AND text IS NOT NULL"
+    return cast("_Row | None", database.execute(query, (name,)).fetchone())
 
 
-def _row_at(database: sqlite3.Connection, place: int) -> _Row | None:
-    return _first(database, "place", place)
-
-
-def _first(database: sqlite3.Connection, column: str, value: object) -> _Row | None:
-    query = f"SELECT id, text, metadata FROM documents WHERE {column} = ? AND text IS NOT NULL"
-    return cast("_Row | None", database.execute(query, (value,)).fetchone())
+def _rows_at(database: sqlite3.Connection, places: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Return the ids and texts of the documents at these places that there are."""
+    wanted = json.dumps(places)
+    query = "SELECT place, id, text FROM documents WHERE place IN (SELECT value FROM json_each(?))"
+    return {
+        place: (name, text) for place, name, text in database.execute(query, (wanted,)) if text is not None
+    }
 
 
 def _document(row: _Row) -> Document:
-    return Document(id=row[0], page_content=row[1], metadata=json.loads(row[2]))
+    return _with_text(row[0], row[1], json.loads(row[2]))
+
+
+def _with_text(name: str, text: str, metadata: Mapping[str, Any]) -> Document:
+    return Document(id=name, page_content=text, metadata={**metadata})

@@ -37,3 +37,11 @@ class WordEmbeddings(Embeddings):
         1.0
         """
         return word_vector(text, self.size)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """``embed_query``, without a thread.
+
+        >>> await words.aembed_query("one") == words.embed_query("one")
+        True
+        """
+        return self.embed_query(text)

@@ -19,7 +19,7 @@ def word_vector(text: str, size: int) -> list[float]:
         padded = f"^{word}$"
         for start in range(len(padded) - 2):
             _add(vector, padded[start : start + 3], TRIGRAM_WEIGHT)
-    length = math.sqrt(sum(value * value for value in vector))
+    length = math.hypot(*vector)
     if not length:
         vector[0] = length = 1.0
     return [value / length for value in vector]

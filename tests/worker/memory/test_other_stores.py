@@ -247,6 +247,84 @@ def test_threads_that_write_and_search_at_once_lose_nothing(store):
     assert len(store.similarity_search("text", 100)) == 40
 
 
+@pytest.fixture
+def in_threads(store, monkeypatch):
+    """The filters of the searches that use a thread."""
+    found, search = [], store._nearest
+
+    def noted(vector, k, having):
+        found.append(having)
+        return search(vector, k, having)
+
+    monkeypatch.setattr(store, "_nearest", noted)
+    return found
+
+
+async def test_a_short_search_needs_no_thread(store, tmp_path, in_threads):
+    store.add_texts(["green tea"], [{"scope": "a"}], ids=["1"])
+    assert [texts(await store.asimilarity_search("tea", 1)) for _ in range(3)] == [["green tea"]] * 3
+    FaissStore(tmp_path / "store", WordEmbeddings()).add_texts(["black tea"], [{"scope": "b"}], ids=["2"])
+    assert texts(await store.asimilarity_search("tea", 5, filter={"scope": "b"})) == ["black tea"]
+    store.delete(["2"])
+    assert texts(await store.asimilarity_search("tea", 5, filter={"scope": "b"})) == []
+    assert in_threads == []
+
+
+async def test_a_search_that_may_take_long_leaves_the_event_loop(store, in_threads, monkeypatch):
+    cold = FaissStore(store.folder, WordEmbeddings())
+    cold.add_texts(["green tea"] * 70)
+    monkeypatch.setattr(cold, "_nearest", lambda *asked: "in a thread")
+    assert await cold.asimilarity_search_with_score("tea", 1) == "in a thread", "many changes are to be read"
+
+    store.add_texts(["mint tea"], [{"scope": "a"}])
+    store.similarity_search("tea", 1, {"scope": "a"})
+    with store._lock:  # as another thread that writes
+        searching = asyncio.create_task(store.asimilarity_search("tea", 1, {"scope": "a"}))
+        await wait_until_async(lambda: len(in_threads) == 2, description="the search is in a thread")
+    assert texts(await searching) == ["mint tea"]
+    monkeypatch.setattr("antiphon.memory.faiss_store.MOST_NUMBERS", 70 * 512)
+    await store.asimilarity_search("tea", 1, {"scope": "a"})
+    assert len(in_threads) == 2, "its scope is small"
+    await store.asimilarity_search("tea", 1)
+    assert len(in_threads) == 3
+
+
+def test_a_search_compares_the_vectors_of_its_scope_alone(store):
+    scopes = [{"scope": "a", "user": 1}, {"scope": "a", "user": 2}, {"scope": "b", "user": 1}, {"user": 1}]
+    store.add_texts([f"tea {number}" for number in range(4)], scopes, ids=[*"0123"])
+    found = {
+        str(having): sorted(texts(store.similarity_search("tea", 9, having)))
+        for having in (
+            {"scope": "a"},
+            {"scope": "a", "user": 1},
+            {"user": 1},
+            {"scope": "c"},
+            {"scope": None},
+            {},
+        )
+    }
+    assert [*found.values()] == [
+        ["tea 0", "tea 1"], ["tea 0"], ["tea 0", "tea 2", "tea 3"], [], [], ["tea 0", "tea 1", "tea 2", "tea 3"]
+    ]  # fmt: skip
+    assert [store._vectors.numbers(having) // 512 for having in ({"scope": "a"}, {"scope": "c"}, {})] == [
+        2,
+        0,
+        4,
+    ]
+    store.delete(["0", "1"])
+    store.similarity_search("tea")
+    assert len(store._vectors._indexes) == 2, "an empty scope leaves nothing"
+
+
+async def test_the_nearest_of_all_scopes_come_first(store):
+    store.add_texts(["green tea", "trains run late"], [{"scope": "a"}, {"scope": "a"}], ids=["1", "2"])
+    store.add_texts(["tea", "a late tea"], [{"scope": "b"}, {"scope": "c"}], ids=["3", "4"])
+    for _ in range(2):
+        found = await store.asimilarity_search_with_score("tea", 3)
+        assert found[0][0].id == "3"
+        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+
+
 def test_what_was_deleted_does_not_stay_in_the_file(store):
     store.add_texts(["a secret that goes"], ids=["1"])
     store.delete(["1"])

@@ -71,6 +71,17 @@ async def test_at_the_start_passages_stand_between_the_history_and_the_newest_in
     assert not any(NOTE in one.text for one in history), "it is not stored"
 
 
+async def test_recall_from_a_folder_waits_for_no_thread(redis_url, store, monkeypatch):
+    memory = Memory(store, scope="tenant", recall="start")
+    lines = script(*["Yes."] * 2)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url, app_of(memory, lines)):
+        await said(client, "My cat is called Mia.", "s1", "acme")
+        await settled(redis_url, memory)
+        monkeypatch.setattr(store, "_nearest", _away)
+        await said(client, "What is my cat called?", "s2", "acme")
+    assert recalled(lines.requests[-1]) == [0]
+
+
 async def test_recall_takes_the_tenant_from_the_claim(redis_url, redis, store):
     memory = Memory(store, scope="tenant", recall="start")
     lines = script(*["Yes."] * 3)

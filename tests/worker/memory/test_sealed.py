@@ -35,9 +35,13 @@ class Seen(FaissStore):
         super().__init__(folder, embeddings)
         self.queries = []
 
-    def similarity_search(self, query, k=4, **options):
+    def similarity_search_with_score(self, query, *args, **options):
         self.queries.append(query)
-        return super().similarity_search(query, k, **options)
+        return super().similarity_search_with_score(query, *args, **options)
+
+    async def asimilarity_search_with_score(self, query, *args, **options):
+        self.queries.append(query)
+        return await super().asimilarity_search_with_score(query, *args, **options)
 
 
 def memory_in(folder, **options):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -194,11 +194,22 @@ async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> l
     """Return for each document whether its turn is remembered: not deleted, cut off or unknown. Raises
     ``StoreError``.
     """
-    pipe = cell.redis.pipeline(transaction=False)
+    turns: dict[str, list[str]] = {}
     for one in found:
-        pipe.hmget(cell.keys.remembered(one.session_id), f"@cut/{memory}", f"{memory}/{one.turn_id}")
+        turns.setdefault(one.session_id, []).append(one.turn_id)
+    pipe = cell.redis.pipeline(transaction=False)
+    for session_id, names in turns.items():
+        fields = [f"{memory}/{name}" for name in names]
+        pipe.hmget(cell.keys.remembered(session_id), f"@cut/{memory}", *fields)
     answers: list[Any] = await asked(pipe.execute(raise_on_error=False)) if found else []
-    return [isinstance(raw, list) and raw[0] is None and raw[1] is not None for raw in answers]
+    known = {
+        Remembered(session_id, name)
+        for (session_id, names), raw in zip(turns.items(), answers, strict=True)
+        if isinstance(raw, list) and raw[0] is None
+        for name, value in zip(names, cast("list[Any]", raw)[1:], strict=True)
+        if value is not None
+    }
+    return [one in known for one in found]
 
 
 async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | None:
