@@ -6,6 +6,8 @@ import pytest
 from bench.cluster import CLUSTER, PLAIN
 from bench.idle import SHARES, WHOLE
 from bench.results import Plan, Result
+from bench.turns import ENCRYPTED
+from bench.turns import WHOLE as ALL_CPU
 
 pytestmark = pytest.mark.nightly
 QUICK = Plan(1, quick=True)
@@ -39,3 +41,9 @@ async def test_streams_are_measured_on_a_cluster_with_their_network():
     chunks, moved = result.value("3 nodes", "carried"), result.value("3 nodes", "network of Redis")
     each = sum(network.value("a chunk with one reader", what) for what in ("into Redis", "out of Redis"))
     assert moved * 1e6 == pytest.approx(chunks * each, rel=0.4)
+
+
+async def test_turns_are_measured_with_encryption_and_without():
+    result = await measured("turns")
+    assert 0.5 < result.value(ENCRYPTED, ALL_CPU) < 3
+    assert result.value("through one worker process", "turns") > 0

@@ -16,6 +16,7 @@ from bench.results import Plan, Result, grids, table
 from bench.stand import MODULES
 from bench.streams import knee_of
 from bench.sums import GATEWAY, HEAD, Costs, costs_of, needs, row
+from bench.turns import ENCRYPTED, WHOLE, compare_keys
 
 MACHINE = Machine(
     "2026-01-02 03:04 UTC", 2, "Chip", "Linux", 0.1, "3.11.7", "Valkey 9.1.2", {"redis": "8.1.0"}
@@ -58,6 +59,20 @@ def test_the_cpu_time_of_another_process_is_finer_than_a_tick(processes):
     ticks = Path(f"/proc/{busy.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     assert spent == pytest.approx(sum(map(int, ticks)) / 100, abs=0.1)
     assert spent * 100 != int(spent * 100)
+
+
+def test_turns_with_keys_are_compared_with_those_of_the_same_round():
+    result = Result("turns", "")
+    fast = {"worker": 400.0, "redis": 200.0, "caller": 100.0}
+    slow = {name: 3 * value for name, value in fast.items()}
+    keys = {"worker": 440.0, "redis": 210.0, "caller": 120.0}
+    compare_keys(
+        result,
+        [one | {f"{name}, with keys": times * value for name, value in keys.items()}
+         for one, times in ((fast, 1), (slow, 3))],
+    )  # fmt: skip
+    assert result.value(ENCRYPTED, "CPU of the worker") == pytest.approx(1.1)
+    assert result.value(ENCRYPTED, WHOLE) == pytest.approx(1.1)
 
 
 def test_a_quick_plan_takes_the_small_figures():

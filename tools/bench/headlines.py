@@ -12,6 +12,7 @@ from bench.parts import PARTS
 from bench.plots import DESCRIPTIONS, pictures
 from bench.results import Grid, Result, grids, number
 from bench.sums import HEAD, Costs, costs_of, needs, redis_bytes, row
+from bench.turns import ENCRYPTED, WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ HEADLINES = (
         "turns", "one worker process", RATIO, "×", least=0.85, in_readme=True,
     ),
     Headline("turns a second in two worker processes", "turns", "through two worker processes", "turns"),
+    Headline("CPU of a turn with encryption, against one without", "turns", ENCRYPTED, WHOLE, "×", most=1.15),
     Headline("submit to first delta, idle, p50", "latency", "idle: turn", FIRST, "ms", in_readme=True),
     Headline(
         "… beyond a bare SDK call",

@@ -1,8 +1,15 @@
-"""Turns a second through one worker process and two, beside bare SDK calls in the same round."""
+"""Turns a second in one worker process and two, beside bare SDK calls in the same round, and what encryption costs."""
+
+import time
+from base64 import b64encode
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from support.processes import Process
+from support.servers import RedisServer
 
 from antiphon.client import AsyncClient
+from antiphon.encryption import use_keys
 from bench.floor import HANDS
 from bench.gauges import cpu_seconds
 from bench.load import all_ended, frozen, rate, submit_turns, warm_up
@@ -10,23 +17,31 @@ from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
 TITLE = "turns with one-chunk answers over HTTP, submitted in advance"
+KEY = "k1", bytes(32)
+ENCRYPTED, WHOLE = "a turn with encryption against one without", "CPU of all three"
 
 
 async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(2500, 400)
     rounds: list[dict[str, float]] = []
     with stand() as built:
+        encrypted = built.new_redis()
         for n in range(plan.rounds):
             found = {
                 "sdk": built.child("bench.sdk", "calls", "aiohttp", str(number // 2), str(HANDS))["calls"]
             }
             for processes in (1, 2):
                 worker = built.worker(processes=processes)
-                found |= await _through(built, worker, number, f"{n}-{processes}-")
-                found[f"turns{processes}"] = found.pop("turns")
+                once = await _through(built.redis, worker, number, f"{n}-{processes}-")
+                found[f"turns{processes}"] = once["turns"]
                 if processes == 1:
-                    found |= {"alone": found["worker_us"], "redis_alone": found["redis_us"]}
+                    found |= once
                     found["fed"] = await _fed(built, number, f"{n}-fed-")
+                built.stop(worker)
+            with _keys() as keys:
+                worker = built.worker(redis_url=encrypted.url, encryption_keys=keys)
+                once = await _through(encrypted, worker, number // 2, f"{n}-keys-")
+                found |= {f"{name}, with keys": value for name, value in once.items()}
                 built.stop(worker)
             rounds.append(found)
 
@@ -40,23 +55,49 @@ async def measure(plan: Plan, result: Result) -> None:
     result.add("through one while a client submits them", what, of("fed"), "a second")
     name = "one worker process"
     result.add(name, "against bare SDK calls", [one["turns1"] / one["sdk"] for one in rounds], "×")
-    result.add(name, "CPU of the worker, a turn", of("alone"), "µs")
-    result.add(name, "CPU of Redis, a turn", of("redis_alone"), "µs")
+    result.add(name, "CPU of the worker, a turn", of("worker"), "µs")
+    result.add(name, "CPU of Redis, a turn", of("redis"), "µs")
+    compare_keys(result, rounds)
 
 
-async def _through(built: Stand, worker: Process, number: int, prefix: str) -> dict[str, float]:
-    """Turns that all wait when the worker begins."""
-    async with AsyncClient(built.redis.url) as client:
+def compare_keys(result: Result, rounds: list[dict[str, float]]) -> None:
+    """Compare the turns of one process with encryption keys and without."""
+    parts = {"worker": "CPU of the worker", "redis": "CPU of Redis", "caller": "CPU of the caller"}
+    for one in rounds:
+        for keys in ("", ", with keys"):
+            one[f"all{keys}"] = sum(one[f"{name}{keys}"] for name in parts)
+    for name, what in {**parts, "all": WHOLE}.items():
+        ratios = [one[f"{name}, with keys"] / one[name] for one in rounds]
+        result.add(ENCRYPTED, what, ratios, "×")
+
+
+@contextmanager
+def _keys() -> Generator[str]:
+    """Within this, this process encrypts; the keys for others."""
+    use_keys([KEY])
+    try:
+        yield f"{KEY[0]}:{b64encode(KEY[1]).decode()}"
+    finally:
+        use_keys(None)
+
+
+async def _through(server: RedisServer, worker: Process, number: int, prefix: str) -> dict[str, float]:
+    """Run turns that all wait when the worker begins: turns a second, and µs of CPU a turn."""
+    async with AsyncClient(server.url) as client:
         await warm_up(client)
         with frozen(worker):
+            began, before = time.process_time(), cpu_seconds(server.pid)
             turns = await submit_turns(client, number, prefix)
-            before = _cpu(built, worker)
+            caller, submitting = time.process_time() - began, cpu_seconds(server.pid) - before
+            before = _cpu(server, worker)
         await all_ended(turns)
-        after = _cpu(built, worker)
+        after = _cpu(server, worker)
     return {
-        "turns": rate(built.redis.url, turns),
-        "worker_us": (after[0] - before[0]) / number * 1e6,
-        "redis_us": (after[1] - before[1]) / number * 1e6,
+        "turns": rate(server.url, turns),
+        "worker": (after[0] - before[0]) / number * 1e6,
+        "redis": (after[1] - before[1]) / number * 1e6,
+        "submitting": submitting / number * 1e6,
+        "caller": caller / number * 1e6,
     }
 
 
@@ -68,6 +109,5 @@ async def _fed(built: Stand, number: int, prefix: str) -> float:
     return rate(built.redis.url, turns)
 
 
-def _cpu(built: Stand, worker: Process) -> tuple[float, float]:
-    workers = sum(cpu_seconds(pid) for pid in worker.workers())
-    return workers, cpu_seconds(built.redis.pid)
+def _cpu(server: RedisServer, worker: Process) -> tuple[float, float]:
+    return sum(cpu_seconds(pid) for pid in worker.workers()), cpu_seconds(server.pid)

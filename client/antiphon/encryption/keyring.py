@@ -110,11 +110,7 @@ class Keyring:
         if len(named) < len(keys):
             raise SettingsError(f"{KEYS_VARIABLE} has the same key twice.")
         self.keys, self._named = keys, named
-
-    @property
-    def sealing(self) -> Key:
-        """The key that seals."""
-        return self.keys[0]
+        self.sealing = keys[0]  # the key that seals
 
     def named(self, name: str) -> Key:
         """Return the key that a sealed value names. Raises ``KeyMissing``."""

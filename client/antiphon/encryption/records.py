@@ -180,9 +180,10 @@ class Sealer(Values):
         if self.ring is None:
             found = _SEALED.search(data) if MARK in data else None
             return self.decrypted(place, name, found[1]) if found else data
-        lines = data.split(b"\n") if name in LINES else [data]
         try:
-            return b"\n".join(self._open_json(place, name, line) for line in lines if line)
+            if name not in LINES:
+                return self._open_json(place, name, data)
+            return b"\n".join(self._open_json(place, name, line) for line in data.split(b"\n") if line)
         except (msgspec.MsgspecError, RecursionError) as exc:
             raise CorruptRecord(f"A value of the kind {name!r} cannot be read: {exc}.") from exc
 
@@ -249,11 +250,15 @@ class Sealer(Values):
 
     def _seal_members(self, place: str, form: Form, data: bytes) -> bytes:
         whole = _members.decode(data)
-        clear = {name: whole[name] for name in form.clear or () if name in whole}
-        inner = {name: value for name, value in whole.items() if name not in clear or name in form.bound}
-        if not inner:
+        clear: dict[str, msgspec.Raw] = {}
+        for name in form.clear or ():
+            if name in whole:
+                clear[name] = whole[name]
+                if name not in form.bound:
+                    del whole[name]
+        if not whole:
             return _encode(clear)
-        sealed = form.before + b'"sealed":' + self.as_json(place, form.kind, _encode(inner)[1:-1])
+        sealed = form.before + b'"sealed":' + self.as_json(place, form.kind, _encode(whole)[1:-1])
         return _encode(clear)[:-1] + (b"," if clear else b"") + sealed + b"}"
 
     def _open_json(self, place: str, name: str, data: bytes) -> bytes:
