@@ -66,8 +66,8 @@ EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
 BY_THE_CLOCK = ("presence", "reaper", "scheduler", "deliverer", "eraser", "batches", "lease keeper")
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6
-# … and that a turn holds while its model answers, over HTTP: it takes 285.
-MOST_BLOCKS_A_LIVE_TURN = 290
+# … and that a turn holds while its model answers, over HTTP: it takes 253.
+MOST_BLOCKS_A_LIVE_TURN = 257
 # Objects that only the garbage collector finds: they would pile up, because a full collection is rare.
 MOST_GARBAGE_A_TURN = 1
 

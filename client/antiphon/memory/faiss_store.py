@@ -179,10 +179,11 @@ class FaissStore(VectorStore):
         self, vector: Sequence[float], k: int, having: Mapping[str, Any]
     ) -> list[tuple[Document, float]] | None:
         """``_nearest``, or None if another thread has the database, or the search may take long."""
-        if self._database is None or self._pid != os.getpid() or not self._lock.acquire(blocking=False):
+        if self._pid != os.getpid() or not self._lock.acquire(blocking=False):
             return None
         try:
-            if (database := self._database) is None or self._vectors.numbers(having) > MOST_NUMBERS:
+            database = self._database
+            if database is None or self._vectors.numbers(having) > MOST_NUMBERS:
                 return None
             changes = database.execute(_SINCE, (self._vectors.read_to,)).fetchmany(MOST_CHANGES + 1)
             if len(changes) > MOST_CHANGES:
@@ -291,7 +292,9 @@ class _Vectors:
         """Return the places of the nearest vectors with this metadata, and the cosines."""
         options = self._selected(having)
         found: list[tuple[int, float]] = []
-        for index in self._searched(having) if k > 0 and options is not None else ():
+        if options is None or k < 1:
+            return found
+        for index in self._searched(having):
             scores, places = index.search(vector, min(k, index.ntotal), **options)
             found += zip(places[0].tolist(), scores[0].tolist(), strict=True)
         return nlargest(k, (one for one in found if one[0] >= 0), key=lambda one: one[1])

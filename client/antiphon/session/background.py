@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -37,16 +36,20 @@ class _Mark:
 _marks: ContextVar[tuple[_Mark, ...]] = ContextVar("antiphon_within", default=())
 
 
-@contextmanager
-def within(session_id: str, turn_id: str) -> Generator[None]:
+class Within:
     """Mark the code in this block as part of the turn."""
-    mark = _Mark(session_id, turn_id)
-    token = _marks.set((*_marks.get(), mark))
-    try:
-        yield
-    finally:
-        mark.active = False
-        _marks.reset(token)
+
+    __slots__ = ("_mark", "_token")
+
+    def __init__(self, session_id: str, turn_id: str) -> None:
+        self._mark = _Mark(session_id, turn_id)
+
+    def __enter__(self) -> None:
+        self._token = _marks.set((*_marks.get(), self._mark))
+
+    def __exit__(self, *_: object) -> None:
+        self._mark.active = False
+        _marks.reset(self._token)
 
 
 def own_turns(session_id: str) -> set[str]:

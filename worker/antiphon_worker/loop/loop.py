@@ -132,6 +132,11 @@ async def run_loop(
 
 
 class _Loop:
+    __slots__ = (
+        "_calls", "context", "decisions", "expected", "first_model", "history", "inp", "input", "journal", "meter",
+        "model", "output", "sink", "steered", "steps", "toolbox",
+    )  # fmt: skip
+
     def __init__(
         self, provider: Provider, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context,
         decisions: Mapping[str, Decision], history: SentHistory | None,

@@ -12,12 +12,12 @@ from msgspec import Struct
 from antiphon.errors import AgentError, LimitReached, TurnFailed, UsageError
 from antiphon.ext.turns import TurnFunction
 from antiphon.model import Decision, Message
-from antiphon.session.background import within
+from antiphon.session.background import Within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon_worker.loop.batched import StepWaits
 from antiphon_worker.loop.function import run_function
-from antiphon_worker.loop.hooks import HookedProvider
+from antiphon_worker.loop.hooks import HookedProvider, Hooks
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.sent_history import SentHistory
@@ -85,13 +85,10 @@ async def _run(
     context: Context,
     decisions: Mapping[str, Decision] | None,
 ) -> TurnResult | Suspended:
-    with within(context.session_id, context.turn_id):
+    with Within(context.session_id, context.turn_id):
         inp.cache_key = context.session_id
-        hooks, meter = inp.hooks, inp.meter
-        if hooks is not None and not isinstance(provider, TurnFunction):
-            provider = HookedProvider(provider, hooks, meter)
-            if inp.fallback is not None:
-                inp.fallback = inp.fallback.through(lambda one: HookedProvider(one, hooks, meter))
+        if inp.hooks is not None and not isinstance(provider, TurnFunction):
+            provider = _hooked(provider, inp, inp.hooks)
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         history = SentHistory(provider, inp, loaded, writer)
         inp.history = await history.select(journal.entries)
@@ -111,14 +108,21 @@ async def _run(
         return result
     if inp.children is not None:
         await inp.children.stop()
-    if hooks is not None:
-        await hooks.ended(result.response(), sink, result.steps)
+    if inp.hooks is not None:
+        await inp.hooks.ended(result.response(), sink, result.steps)
     visible = history.visible
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
     result.usage += writer.usage
     if journal.entries:
         result.usage += lost_usage(journal.entries)
     return TurnResult(result, window, visible.summary, plain_variables(context.variables))
+
+
+def _hooked(provider: Provider, inp: LoopInput, hooks: Hooks) -> Provider:
+    """Return the provider with the hooks of the turn, and let those that take its place have them too."""
+    if inp.fallback is not None:
+        inp.fallback = inp.fallback.through(lambda one: HookedProvider(one, hooks, inp.meter))
+    return HookedProvider(provider, hooks, inp.meter)
 
 
 def _check_continues(history: Sequence[Message]) -> None:

@@ -48,6 +48,10 @@ class StopSignal(TurnStopped):
 class Lease:
     """The lease of one session. Used on the event loop; the keeper's thread writes only ``mono_deadline``."""
 
+    __slots__ = (
+        "_moved", "_on_stop", "fence", "keep", "mono_deadline", "session_id", "stop", "stop_reason", "turn_id"
+    )  # fmt: skip
+
     def __init__(self, session_id: SessionId, turn_id: TurnId, fence: Fence, mono_deadline: float) -> None:
         self.session_id = session_id
         self.turn_id = turn_id

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any
 
 from antiphon.errors import (
@@ -57,6 +56,7 @@ from antiphon_worker.process.history import (
     variables_of_session,
 )
 from antiphon_worker.process.in_charge import Charge, charge_of
+from antiphon_worker.process.interruptible import Interruptible
 from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
 from antiphon_worker.process.lease import Lease, StopSignal
 from antiphon_worker.process.opening import FOR_OTHERS, Opening
@@ -210,7 +210,7 @@ class TurnAttempt:
     async def _attempt(self) -> Outcome:
         """Load and answer; turn every known failure into an outcome."""
         try:
-            with self._interruptible():
+            with Interruptible(self._lease, self._sink):
                 return await self._answer()
         except StopSignal as signal:
             return stopped(signal.stop, self._lease)
@@ -238,27 +238,6 @@ class TurnAttempt:
         asked = self._charge.asked if self._charge else asked_agent(self._turn, self._request)
         return await self._runner.placement.leave(exc, self._turn, asked, needed, self._lease)
 
-    @contextmanager
-    def _interruptible(self) -> Generator[None]:
-        """Let an immediate stop cancel the task within this, and raise it as ``StopSignal``."""
-        task = asyncio.current_task()
-        assert task is not None
-
-        def interrupt() -> None:
-            self._sink.release()
-            task.cancel()
-
-        self._lease.on_stop(interrupt)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._lease.stop is None:
-                raise
-            task.uncancel()
-            raise StopSignal(self._lease.stop) from None
-        finally:
-            self._lease.on_stop(self._sink.release)
-
     async def _answer(self) -> Finished | Waiting:
         turn = self._runner.opening.open(self._turn)
         request = self._request = decode_request(turn.request)
@@ -273,9 +252,10 @@ class TurnAttempt:
             if (router := self._runner.app.router) is not None:
                 await choose_route(attempt, router, self.journal, self._sink)
             while True:
-                with suppress(HandOff):
+                try:
                     return await self._run_agent(attempt, self.journal)
-                self._turn.lacking = ""  # other Apps may have the next agent
+                except HandOff:
+                    self._turn.lacking = ""  # other Apps may have the next agent
 
     async def _run_agent(self, attempt: Attempt, journal: TurnJournal) -> Finished | Waiting:
         """Run the turn with the agent in charge. Raises ``HandOff`` when another one is."""
@@ -307,15 +287,17 @@ class TurnAttempt:
         if request.service == "batch":
             provider = in_batches(provider, inp, attempt, journal, decisions, self._settings)
         if turn.untold or turn.run > 1:
-            inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
+            inp.notes = await patiently(self._lease, partial(untold_calls, self._cell, turn))
         if self._revision is not None:
             inp.new_messages = [*self._revision.question, *request.messages]
         history = loaded_history(self._cell, turn, agent)
         if charge.handed is not None or agent.handoffs:
             charge.prepare(inp, agent, history, app)
-        lease, runner, offer = self._lease, self._runner, self._runner.recalls.offer
+        lease, runner = self._lease, self._runner
         await offer_elsewhere(inp, provider, runner.cells, runner.observer, app, agent, attempt, journal)
-        self._memories = await patiently(lease, lambda: offer(inp, turn, agent, history, self._sink.put))
+        self._memories = await patiently(
+            lease, partial(runner.recalls.offer, inp, turn, agent, history, self._sink.put)
+        )
         done = await run_turn(provider, inp, history, app.toolbox, journal, self._sink, context, decisions)
         if isinstance(done, Suspended):
             passed_by = request.while_suspended == "continue"

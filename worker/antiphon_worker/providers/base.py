@@ -9,7 +9,7 @@ they are read, without waking a task for each one. If it exists, it is used inst
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -25,6 +25,14 @@ class ToolSpec(Struct, frozen=True):
     description: str
     parameters: dict[str, Any]
     strict: bool = False
+
+
+_NO_NAMES = frozenset[str]()  # an empty set takes 216 bytes
+
+
+def names_of(tools: Sequence[ToolSpec]) -> frozenset[str]:
+    """Return the names of these tools."""
+    return frozenset(tool.name for tool in tools) if tools else _NO_NAMES
 
 
 class OutputSchema(Struct, frozen=True):

@@ -27,6 +27,8 @@ class Http1Connection(asyncio.Protocol):
     It calls ``ended`` when an exchange is over, with whether another one may follow, and ``lost`` when it is closed.
     """
 
+    __slots__ = ("_ended", "_exchange", "_full", "_lost", "_request", "_rest", "transport")
+
     def __init__(
         self, ended: Callable[[Http1Connection, bool], None], lost: Callable[[Http1Connection], None]
     ) -> None:
@@ -116,6 +118,12 @@ class Http1Connection(asyncio.Protocol):
 
 class Exchange(httpx2.AsyncByteStream):
     """A request and its answer. Await ``head``, then read the body with ``into`` or by iteration."""
+
+    __slots__ = (
+        "_connection", "_error", "_framed", "_framing_bytes", "_heard", "_held", "_loop", "_odd", "_over", "_parse",
+        "_parser", "_paused", "_pieces", "_take", "_timeout", "_unsent", "_waiter", "_watchdog", "_whole", "headers",
+        "reason", "status",
+    )  # fmt: skip
 
     def __init__(self, connection: Http1Connection, timeout: float | None) -> None:
         self.status = 0

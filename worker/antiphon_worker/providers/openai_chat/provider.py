@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Unpack
 
 from antiphon.model import File, Image, Item, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
-from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec
+from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec, names_of
 from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.openai_batches import OpenAIBatches
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
@@ -53,8 +53,7 @@ class OpenAIChat(ModelService):
             request, self.name, limit_name="max_completion_tokens" if openai else "max_tokens",
             include_usage=self._include_usage, earlier_reasoning=self._earlier_reasoning, routed=openai,
         )  # fmt: skip
-        offered = frozenset(tool.name for tool in request.tools)
-        return self.send(request, call, ChatDecoder(self.name, request.model, offered))
+        return self.send(request, call, ChatDecoder(self.name, request.model, names_of(request.tools)))
 
 
 def chat_call(

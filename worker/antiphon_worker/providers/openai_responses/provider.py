@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any, Unpack
 
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
-from antiphon_worker.providers.base import AnswerKeeper, ModelRequest, OutputSchema, ToolSpec
+from antiphon_worker.providers.base import AnswerKeeper, ModelRequest, OutputSchema, ToolSpec, names_of
 from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.openai_batches import OpenAIBatches
 from antiphon_worker.providers.openai_responses import local_calls
@@ -57,18 +57,14 @@ class OpenAIResponses(ModelService):
         call = responses_call(request, self.name, routed=is_openai(self.options.base_url))
         if request.keeper is not None:
             return self._in_background(request, request.keeper, call)
-        return self.send(request, call, ResponsesDecoder(self.name, request.model, _names(request)))
+        return self.send(request, call, ResponsesDecoder(self.name, request.model, names_of(request.tools)))
 
     def _in_background(self, request: ModelRequest, keeper: AnswerKeeper, call: Call) -> AnswerStream:
         call, decoder = (
             self.checked(request, call),
-            BackgroundDecoder(self.name, request.model, _names(request)),
+            BackgroundDecoder(self.name, request.model, names_of(request.tools)),
         )
         return BackgroundStream(self.connection, self.name, call, decoder, keeper)
-
-
-def _names(request: ModelRequest) -> frozenset[str]:
-    return frozenset(tool.name for tool in request.tools)
 
 
 def responses_call(request: ModelRequest, provider: str, *, routed: bool = False) -> Call:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Refusal, Text, ToolCall, Usage
@@ -39,7 +40,7 @@ class AnswerStream:
         self._provider = provider
         self._call = call
         self._decoder = decoder
-        self._iteration = self._iterate()
+        self._iteration: AsyncGenerator[Increment, None] | None = None
 
     @property
     def body(self) -> bytes:
@@ -56,15 +57,17 @@ class AnswerStream:
         """What the service has counted so far."""
         return self._decoder.counted
 
-    def __aiter__(self) -> AsyncIterator[Increment]:
+    def __aiter__(self) -> AsyncGenerator[Increment, None]:
+        if self._iteration is None:
+            self._iteration = self._iterate()
         return self._iteration
 
     async def __anext__(self) -> Increment:
-        return await anext(self._iteration)
+        return await anext(aiter(self))
 
     async def aclose(self) -> None:
         """End an iteration early and close the connection."""
-        await self._iteration.aclose()
+        await aiter(self).aclose()
 
     async def into(self, outlet: Outlet) -> StepResult:
         """Put the increments into an outlet and return the result."""
@@ -78,7 +81,7 @@ class AnswerStream:
 
     async def from_whole(self, body: bytes, outlet: Outlet) -> StepResult:
         """Put the increments of an answer that has come in another way into an outlet, and return the result."""
-        with _failures(self._connection, self._provider, None):
+        with _Failures(self._connection, self._provider, None):
             self._decoder.whole(body, outlet)
             result = _with_named_calls(self._decoder.result(outlet), self._provider)
         if outlet.full:
@@ -103,7 +106,7 @@ class AnswerStream:
         body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
         answer.headers = {}  # the response takes more memory than the rest of an answer that is being read
         try:
-            with _failures(connection, self._provider, request_id):
+            with _Failures(connection, self._provider, request_id):
                 while not await answer.into(body.take):
                     if decoder.finished:
                         await _read_to_end(answer)
@@ -190,25 +193,32 @@ class _Body:
                 log.debug("The body ends in the middle of an event.")
 
 
-@contextmanager
-def _failures(connection: Connection, provider: str, request_id: str | None) -> Generator[None]:
-    """Convert errors of an answer to a ``ProviderError`` that names the request."""
-    try:
-        yield
-    except ProviderError as exc:
-        error = exc
-        error.request_id = error.request_id or request_id
-    except TransportErrors as exc:
-        error = map_transport_error(provider, exc, begun=True)
-        error.request_id = request_id
-    except (ValueError, RecursionError) as exc:
-        said = f"{type(exc).__name__}: {exc}"[:200]
-        error = ProviderStreamBroken(
-            f"The answer of {provider} cannot be read: {said}.", request_id=request_id
-        )
-    else:
-        return
-    raise connection.publishable(error) from None
+class _Failures:
+    """Converts errors of an answer to a ``ProviderError`` that names the request."""
+
+    __slots__ = ("_connection", "_provider", "_request_id")
+
+    def __init__(self, connection: Connection, provider: str, request_id: str | None) -> None:
+        self._connection = connection
+        self._provider = provider
+        self._request_id = request_id
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(exc, ProviderError):
+            error = exc
+        elif isinstance(exc, TransportErrors):
+            error = map_transport_error(self._provider, exc, begun=True)
+        elif isinstance(exc, ValueError | RecursionError):
+            said = f"{type(exc).__name__}: {exc}"[:200]
+            error = ProviderStreamBroken(f"The answer of {self._provider} cannot be read: {said}.")
+        else:
+            return
+        error.request_id = error.request_id or self._request_id
+        raise self._connection.publishable(error) from None
 
 
 def _with_named_calls(result: StepResult, provider: str) -> StepResult:
