@@ -16,7 +16,7 @@ from bench.results import Plan, Result, grids, table
 from bench.stand import MODULES
 from bench.streams import knee_of
 from bench.sums import GATEWAY, HEAD, Costs, costs_of, needs, row
-from bench.turns import ENCRYPTED, WHOLE, compare_keys
+from bench.turns import ENCRYPTED, WHOLE, compare_keys, most_of_two
 
 MACHINE = Machine(
     "2026-01-02 03:04 UTC", 2, "Chip", "Linux", 0.1, "3.11.7", "Valkey 9.1.2", {"redis": "8.1.0"}
@@ -63,9 +63,9 @@ def test_the_cpu_time_of_another_process_is_finer_than_a_tick(processes):
 
 def test_turns_with_keys_are_compared_with_those_of_the_same_round():
     result = Result("turns", "")
-    fast = {"worker": 400.0, "redis": 200.0, "caller": 100.0}
+    fast = {"worker": 400.0, "redis_all": 200.0, "caller": 100.0}
     slow = {name: 3 * value for name, value in fast.items()}
-    keys = {"worker": 440.0, "redis": 210.0, "caller": 120.0}
+    keys = {"worker": 440.0, "redis_all": 210.0, "caller": 120.0}
     compare_keys(
         result,
         [one | {f"{name}, with keys": times * value for name, value in keys.items()}
@@ -73,6 +73,13 @@ def test_turns_with_keys_are_compared_with_those_of_the_same_round():
     )  # fmt: skip
     assert result.value(ENCRYPTED, "CPU of the worker") == pytest.approx(1.1)
     assert result.value(ENCRYPTED, WHOLE) == pytest.approx(1.1)
+
+
+def test_two_processes_run_what_the_cores_allow():
+    one = {"worker": 400.0, "redis": 200.0, "model": 100.0, "turns1": 2500.0}
+    assert most_of_two(one, 2) == pytest.approx(2 / 700e-6 / 2500)
+    assert most_of_two(one, 4) == pytest.approx(2.0), "each worker process has a core"
+    assert most_of_two(one | {"redis": 500.0}, 8) == pytest.approx(0.8), "and so has Redis"
 
 
 def test_a_quick_plan_takes_the_small_figures():

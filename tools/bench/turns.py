@@ -1,5 +1,6 @@
 """Turns a second in one worker process and two, beside bare SDK calls in the same round, and what encryption costs."""
 
+import os
 import time
 from base64 import b64encode
 from collections.abc import Generator
@@ -19,6 +20,7 @@ from bench.stand import Stand, stand
 TITLE = "turns with one-chunk answers over HTTP, submitted in advance"
 KEY = "k1", bytes(32)
 ENCRYPTED, WHOLE = "a turn with encryption against one without", "CPU of all three"
+TWO = "two worker processes"
 
 
 async def measure(plan: Plan, result: Result) -> None:
@@ -32,7 +34,7 @@ async def measure(plan: Plan, result: Result) -> None:
             }
             for processes in (1, 2):
                 worker = built.worker(processes=processes)
-                once = await _through(built.redis, worker, number, f"{n}-{processes}-")
+                once = await _through(built.redis, worker, built.model.pid, number, f"{n}-{processes}-")
                 found[f"turns{processes}"] = once["turns"]
                 if processes == 1:
                     found |= once
@@ -40,7 +42,7 @@ async def measure(plan: Plan, result: Result) -> None:
                 built.stop(worker)
             with _keys() as keys:
                 worker = built.worker(redis_url=encrypted.url, encryption_keys=keys)
-                once = await _through(encrypted, worker, number // 2, f"{n}-keys-")
+                once = await _through(encrypted, worker, built.model.pid, number // 2, f"{n}-keys-")
                 found |= {f"{name}, with keys": value for name, value in once.items()}
                 built.stop(worker)
             rounds.append(found)
@@ -57,12 +59,25 @@ async def measure(plan: Plan, result: Result) -> None:
     result.add(name, "against bare SDK calls", [one["turns1"] / one["sdk"] for one in rounds], "×")
     result.add(name, "CPU of the worker, a turn", of("worker"), "µs")
     result.add(name, "CPU of Redis, a turn", of("redis"), "µs")
+    result.add(name, "CPU of the model server, a turn", of("model"), "µs")
+    result.add(TWO, "against one", [one["turns2"] / one["turns1"] for one in rounds], "×")
+    limits = [most_of_two(one, os.cpu_count() or 1) for one in rounds]
+    result.add(TWO, "at most, by the CPU of all processes", limits, "×")
     compare_keys(result, rounds)
+
+
+def most_of_two(one: dict[str, float], cores: int) -> float:
+    """Return how many times the turns of one process two could run on these cores, if a turn cost them no more.
+
+    All processes share the cores. A worker process and Redis use one core each at most.
+    """
+    turn = one["worker"] + one["redis"] + one["model"]
+    return min(cores / turn, 2 / one["worker"], 1 / one["redis"]) * 1e6 / one["turns1"]
 
 
 def compare_keys(result: Result, rounds: list[dict[str, float]]) -> None:
     """Compare the turns of one process with encryption keys and without."""
-    parts = {"worker": "CPU of the worker", "redis": "CPU of Redis", "caller": "CPU of the caller"}
+    parts = {"worker": "CPU of the worker", "redis_all": "CPU of Redis", "caller": "CPU of the caller"}
     for one in rounds:
         for keys in ("", ", with keys"):
             one[f"all{keys}"] = sum(one[f"{name}{keys}"] for name in parts)
@@ -81,7 +96,9 @@ def _keys() -> Generator[str]:
         use_keys(None)
 
 
-async def _through(server: RedisServer, worker: Process, number: int, prefix: str) -> dict[str, float]:
+async def _through(
+    server: RedisServer, worker: Process, model: int, number: int, prefix: str
+) -> dict[str, float]:
     """Run turns that all wait when the worker begins: turns a second, and µs of CPU a turn."""
     async with AsyncClient(server.url) as client:
         await warm_up(client)
@@ -89,14 +106,15 @@ async def _through(server: RedisServer, worker: Process, number: int, prefix: st
             began, before = time.process_time(), cpu_seconds(server.pid)
             turns = await submit_turns(client, number, prefix)
             caller, submitting = time.process_time() - began, cpu_seconds(server.pid) - before
-            before = _cpu(server, worker)
+            before = _cpu(server, worker, model)
         await all_ended(turns)
-        after = _cpu(server, worker)
+        after = _cpu(server, worker, model)
     return {
         "turns": rate(server.url, turns),
         "worker": (after[0] - before[0]) / number * 1e6,
         "redis": (after[1] - before[1]) / number * 1e6,
-        "submitting": submitting / number * 1e6,
+        "redis_all": (after[1] - before[1] + submitting) / number * 1e6,
+        "model": (after[2] - before[2]) / number * 1e6,
         "caller": caller / number * 1e6,
     }
 
@@ -109,5 +127,5 @@ async def _fed(built: Stand, number: int, prefix: str) -> float:
     return rate(built.redis.url, turns)
 
 
-def _cpu(server: RedisServer, worker: Process) -> tuple[float, float]:
-    return sum(cpu_seconds(pid) for pid in worker.workers()), cpu_seconds(server.pid)
+def _cpu(server: RedisServer, worker: Process, model: int) -> tuple[float, float, float]:
+    return sum(cpu_seconds(pid) for pid in worker.workers()), cpu_seconds(server.pid), cpu_seconds(model)
