@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from bench.gauges import Counters, cpu_seconds, percentile, spread
+from bench.gauges import Counters, cpu_seconds, percentile, pss_bytes, rss_bytes, spread
 from bench.kept import QUIET_LOAD, Kept, Machine, Record
 from bench.live import Stage
 from bench.load import steady_rate
@@ -59,6 +59,12 @@ def test_the_cpu_time_of_another_process_is_finer_than_a_tick(processes):
     ticks = Path(f"/proc/{busy.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     assert spent == pytest.approx(sum(map(int, ticks)) / 100, abs=0.1)
     assert spent * 100 != int(spent * 100)
+
+
+def test_memory_that_is_shared_is_counted_in_part(processes):
+    idle = processes.python("-c", "import time; print('ready'); time.sleep(60)")
+    idle.wait_for_output("ready")
+    assert 0 < pss_bytes(idle.pid) < rss_bytes(idle.pid)
 
 
 def test_turns_with_keys_are_compared_with_those_of_the_same_round():

@@ -25,6 +25,12 @@ def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
+def pss_bytes(pid: int) -> int:
+    """Memory of a process, with its part of what it shares with others."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 def percentile(values: Iterable[float], share: float) -> float:
     """The value below which this share of all lies; 0 where there are none."""
     ordered = sorted(values)

@@ -6,7 +6,7 @@ import time
 from redis import Redis
 
 from antiphon.client import AsyncClient
-from bench.gauges import redis_counters, rss_bytes
+from bench.gauges import pss_bytes, redis_counters, rss_bytes
 from bench.load import AGENT, all_ended, all_run, submit_turns, warm_up
 from bench.results import Plan, Result
 from bench.sessions import clone_session
@@ -36,7 +36,9 @@ async def _in_flight(result: Result, built: Stand, number: int) -> None:
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)
-            result.add("a worker process after a few turns", "resident", rss_bytes(pid) / 2**20, "MiB")
+            started = "a worker process after a few turns"
+            result.add(started, "resident", rss_bytes(pid) / 2**20, "MiB")
+            result.add(started, "its part of shared memory, and its own", pss_bytes(pid) / 2**20, "MiB")
             before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
             await submit_turns(client, number, "flying-", TEXT, {})
             await all_run([built.redis.url], number)
