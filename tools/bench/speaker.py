@@ -1,7 +1,8 @@
 """``python -m bench.speaker URL NUMBER PACE SECONDS``: publishes events of sessions at a steady pace, as workers do.
 
 It stands in for as many workers as that takes, so that the readers get the machine. Each event is in the log and on the
-channel of its session, with the time at which it was sent.
+channel of its session, with the time at which it was sent. The sessions have the fields by which a reader knows that
+they live on: without them it reads the log for each event.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ TICKS = 100  # a second
 PUBLISH = """
 for i = 1, #ARGV, 5 do
   redis.call('XADD', ARGV[i + 1], 'MAXLEN', '~', 200, ARGV[i + 3] .. '-0', 'e', ARGV[i + 4])
-  redis.call('HSET', ARGV[i], 'seq', ARGV[i + 3])
+  redis.call('HSET', ARGV[i], 'seq', ARGV[i + 3], 'created', 1, 'life', 1)
   redis.call('PUBLISH', ARGV[i + 2], ARGV[i + 4])
 end
 """
