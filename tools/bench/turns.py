@@ -3,8 +3,6 @@
 import os
 import time
 from base64 import b64encode
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from support.processes import Process
 from support.servers import RedisServer
@@ -27,7 +25,7 @@ async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(2500, 400)
     rounds: list[dict[str, float]] = []
     with stand() as built:
-        encrypted = built.new_redis()
+        servers = built.new_redis(), built.new_redis()
         for n in range(plan.rounds):
             found = {
                 "sdk": built.child("bench.sdk", "calls", "aiohttp", str(number // 2), str(HANDS))["calls"]
@@ -40,11 +38,9 @@ async def measure(plan: Plan, result: Result) -> None:
                     found |= once
                     found["fed"] = await _fed(built, number, f"{n}-fed-")
                 built.stop(worker)
-            with _keys() as keys:
-                worker = built.worker(redis_url=encrypted.url, encryption_keys=keys)
-                once = await _through(encrypted, worker, built.model.pid, number // 2, f"{n}-keys-")
-                found |= {f"{name}, with keys": value for name, value in once.items()}
-                built.stop(worker)
+            for server, keys in zip(servers, (False, True), strict=True):
+                once = await _with_keys(built, server, plan.pick(1500, 300), f"{n}-", keys)
+                found |= {f"{name}, keys {keys}": value for name, value in once.items()}
             rounds.append(found)
 
     def of(name: str) -> list[float]:
@@ -71,27 +67,32 @@ def most_of_two(one: dict[str, float], cores: int) -> float:
 
     All processes share the cores. A worker process and Redis use one core each at most.
     """
-    turn = one["worker"] + one["redis"] + one["model"]
-    return min(cores / turn, 2 / one["worker"], 1 / one["redis"]) * 1e6 / one["turns1"]
+    shared = min(cores / (one["worker"] + one["redis"] + one["model"]), 1 / one["redis"])
+    return min(shared, 2 / one["worker"]) / min(shared, 1 / one["worker"])
 
 
 def compare_keys(result: Result, rounds: list[dict[str, float]]) -> None:
     """Compare the turns of one process with encryption keys and without."""
     parts = {"worker": "CPU of the worker", "redis_all": "CPU of Redis", "caller": "CPU of the caller"}
     for one in rounds:
-        for keys in ("", ", with keys"):
-            one[f"all{keys}"] = sum(one[f"{name}{keys}"] for name in parts)
+        for keys in (True, False):
+            one[f"all, keys {keys}"] = sum(one[f"{name}, keys {keys}"] for name in parts)
     for name, what in {**parts, "all": WHOLE}.items():
-        ratios = [one[f"{name}, with keys"] / one[name] for one in rounds]
+        ratios = [one[f"{name}, keys True"] / one[f"{name}, keys False"] for one in rounds]
         result.add(ENCRYPTED, what, ratios, "×")
 
 
-@contextmanager
-def _keys() -> Generator[str]:
-    """Within this, this process encrypts; the keys for others."""
-    use_keys([KEY])
+async def _with_keys(
+    built: Stand, server: RedisServer, number: int, prefix: str, keys: bool
+) -> dict[str, float]:
+    """``_through`` one worker process on a server of its own, with encryption keys in all processes, or without."""
+    use_keys([KEY] if keys else None)
     try:
-        yield f"{KEY[0]}:{b64encode(KEY[1]).decode()}"
+        text = f"{KEY[0]}:{b64encode(KEY[1]).decode()}" if keys else ""
+        worker = built.worker(redis_url=server.url, encryption_keys=text)
+        found = await _through(server, worker, built.model.pid, number, prefix)
+        built.stop(worker)
+        return found
     finally:
         use_keys(None)
 

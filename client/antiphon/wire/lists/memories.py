@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct, field
+from redis.exceptions import ResponseError
 
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
@@ -197,19 +199,24 @@ async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> l
     turns: dict[str, list[str]] = {}
     for one in found:
         turns.setdefault(one.session_id, []).append(one.turn_id)
-    pipe = cell.redis.pipeline(transaction=False)
-    for session_id, names in turns.items():
-        fields = [f"{memory}/{name}" for name in names]
-        pipe.hmget(cell.keys.remembered(session_id), f"@cut/{memory}", *fields)
-    answers: list[Any] = await asked(pipe.execute(raise_on_error=False)) if found else []
-    known = {
-        Remembered(session_id, name)
-        for (session_id, names), raw in zip(turns.items(), answers, strict=True)
-        if isinstance(raw, list) and raw[0] is None
-        for name, value in zip(names, cast("list[Any]", raw)[1:], strict=True)
-        if value is not None
-    }
+    asking = (_read_known(cell, memory, session_id, names) for session_id, names in turns.items())
+    known = {one for each in await asked(asyncio.gather(*asking)) for one in each}
     return [one in known for one in found]
+
+
+async def _read_known(cell: Cell, memory: str, session_id: str, turns: Sequence[str]) -> list[Remembered]:
+    """Return those turns of a session that are remembered. Reads of many sessions share one round trip."""
+    fields = [f"{memory}/{turn}" for turn in turns]
+    try:
+        answer: Any = await cell.redis.hmget(cell.keys.remembered(session_id), f"@cut/{memory}", *fields)
+    except ResponseError:  # another kind of value is there
+        return []
+    cut, *values = cast("list[bytes | None]", answer)
+    if cut is not None:
+        return []
+    return [
+        Remembered(session_id, turn) for turn, value in zip(turns, values, strict=True) if value is not None
+    ]
 
 
 async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | None:
