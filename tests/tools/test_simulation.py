@@ -23,6 +23,7 @@ from simulation.world import World
 
 from antiphon.redis import past
 from antiphon.wire.scripts import KEEP_JOB_SECONDS
+from antiphon_worker.local.moves import EDIT_MS
 
 pytestmark = pytest.mark.main_path
 
@@ -85,7 +86,7 @@ SABOTAGE = [
     ("claim", "if f then make_room(f, now) end", "G14"),
     (
         "claim",
-        "if is_outage(problem) then redis.pcall('LPUSH', key_rq_queue(f.queue), turn) end",
+        "redis.pcall('LPUSH', key_rq_queue(f.queue), unpack(popped))",
         "the queues",
     ),
     ("include/damage", "if is_outage(problem) then error(problem, 0) end", "the answer of claim"),
@@ -254,6 +255,21 @@ def test_a_record_of_rq_that_is_kept_for_another_time_is_noticed(world, tmp_path
     with scripts_from(sabotage(tmp_path, "include/rq_view", " + kept * 1000")):
         failures = (play(world, make(seed, STEPS)) for seed in range(20))
         assert any(failure and "RQ's records of ended turns" in str(failure.error) for failure in failures)
+
+
+@pytest.mark.one_server
+def test_an_edit_goes_before_a_turn_that_moves_to_another_queue(world):
+    world.submit("s1", "t1", "antiphon")
+    [first] = world.claim("w1", "w1-1", 1, 0).turns
+    world.finish(first, "finished", [b"said"])
+    world.submit("s1", "t2", "antiphon")
+    [turn] = world.claim("w1", "w1-2", 1, 0).turns
+    world.rewind("s1", "op", "between", 0)
+    assert world.route(turn, "other", b"routed", 1)
+    assert world.give_back(turn, "drain", 0)
+    world.check_now()
+    head = world.model.sessions["s1"]
+    assert (head.look_at or 0) == head.inbox[0].record.number("retry_at") + EDIT_MS
 
 
 @pytest.mark.one_server

@@ -212,7 +212,9 @@ class Checks:
             again = max(now + unseen_ms(head, now), self.model.unmoved_until)
             require(at <= again, "G12 a suspended turn is looked at", name, at)
         elif head.status == "retrying":
-            require(head.record.number("retry_at") == at, "G4 a retry has its time", name, at)
+            moved = "offered_at" not in head.record  # to another queue, which an edit may go before
+            due = {retry_at := head.record.number("retry_at"), retry_at + EDIT_MS * moved}
+            require(at in due, "G4 a retry has its time", name, at, due)
         else:
             require(head.status == "queued", "G4 a head without a holder is queued", name, head.status)
             reachable = head in self.model.queues.get(queue_of(head), ())
