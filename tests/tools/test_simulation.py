@@ -160,15 +160,15 @@ SABOTAGE = [
     ("include/retry", "if delay <= 0 then ready(session, now) end", "G1 a record"),
     (
         "keep_variant",
-        "if known and tell ~= '' then return {'KEPT'} end",
-        "a worker is told of a variant once",
+        "if known then return {'KEPT'} end",
+        "variants are what was kept of them",
     ),
     ("include/erase", "key_variants(turn), ", "variants are what was kept"),
     ("keep_answered", "if f[3] then names = string.sub(f[3], 3) end", "the answer of keep_answered"),
     ("pushes/set", "redis.call('SET', key_push_cursor(), newest, 'NX')", "what was handed to its turns"),
     ("pushes/settle", "redis.call('ZREM', key_pushes(), delivery)", "notifications are"),
     ("pushes/take", "redis.call('ZADD', key_pushes(), now + lease_ms, delivery)", "notifications are"),
-    ("include/pushes", " and behind(f.id, since)", "the answer of take notifications"),
+    ("include/pushes", " and behind(id, since)", "the answer of take notifications"),
 ]
 
 
