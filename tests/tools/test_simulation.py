@@ -14,16 +14,27 @@ from pathlib import Path
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
 from simulation import coverage
-from simulation.actors import FIRST_WEIGHTS, PAYING, PUSHED, READERS, RESUMED, WEIGHTS, WORLDS, fewer_for
+from simulation.actors import (
+    FIRST_WEIGHTS,
+    HOUR_MS,
+    PAYING,
+    PUSHED,
+    READERS,
+    RESUMED,
+    WEIGHTS,
+    WORLDS,
+    fewer_for,
+)
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.state import Broken
 from simulation.stock import StockWorker
 from simulation.world import World
 
+from antiphon.model import Wait
 from antiphon.redis import past
 from antiphon.wire.scripts import KEEP_JOB_SECONDS
-from antiphon_worker.local.moves import EDIT_MS
+from antiphon_worker.local.moves import EDIT_MS, unseen_ms
 
 pytestmark = pytest.mark.main_path
 
@@ -270,6 +281,20 @@ def test_an_edit_goes_before_a_turn_that_moves_to_another_queue(world):
     world.check_now()
     head = world.model.sessions["s1"]
     assert (head.look_at or 0) == head.inbox[0].record.number("retry_at") + EDIT_MS
+
+
+@pytest.mark.one_server
+def test_a_look_at_a_suspended_turn_moves_back_with_the_clock(world):
+    """It is as far off as it was, although the turn has now been suspended for a shorter time."""
+    world.submit("s1", "t1", "antiphon")
+    [turn] = world.claim("w1", "w1-1", 1, 0).turns
+    assert world.suspend(turn, [Wait("c", "event paid", "event", 86_400.0, event="paid")], aside=False) == ""
+    for jump in (HOUR_MS, -HOUR_MS):
+        world.jump(jump)
+        world.reap()
+        world.check_now()
+    session = world.model.sessions["s1"]
+    assert (session.look_at or 0) - world.model.now == unseen_ms(session.inbox[0], world.model.now + HOUR_MS)
 
 
 @pytest.mark.one_server

@@ -209,7 +209,10 @@ class Checks:
             soon = max(now + EDIT_MS, self.model.unmoved_until)
             require(at <= soon, "G4 an edit holds nothing up", name, at)
         elif head.status == "suspended":
-            again = max(now + unseen_ms(head, now), self.model.unmoved_until)
+            unseen = unseen_ms(
+                head, max(now, self._latest)
+            )  # the next look was set by a clock that was put back since
+            again = max(now + unseen, self.model.unmoved_until)
             require(at <= again, "G12 a suspended turn is looked at", name, at)
         elif head.status == "retrying":
             moved = "offered_at" not in head.record  # to another queue, which an edit may go before
