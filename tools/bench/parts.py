@@ -50,13 +50,13 @@ class Part:
 
 PARTS = (
     Part("floor", 38, 10),
-    Part("turns", 42, 8),
+    Part("turns", 42, 10),
     Part("latency", 84, 12),
     Part("streams", 152, 9),
     Part("slow", 26, 9),
-    Part("cancels", 24, 8),
+    Part("cancels", 24, 4),
     Part("memory", 17, 7),
-    Part("idle", 20, 3),
+    Part("idle", 20, 2),
     Part("waiting", 19, 4),
     Part("commands", 8, 5),
     Part("length", 8, 3),
