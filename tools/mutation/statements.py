@@ -31,11 +31,8 @@ class _Statement:
     first: int
     last: int
     text: str
-
-    @property
-    def bare(self) -> str:
-        """Without strings and comments, so that words in them do not count."""
-        return _STRING.sub("''", self.text).partition("--")[0]
+    bare: str
+    """Without strings and comments, so that words in them do not count."""
 
     @property
     def depth(self) -> int:
@@ -92,8 +89,13 @@ def _statements(lines: list[str]) -> Iterator[_Statement]:
         last = number
         while _goes_on(lines, number, last):
             last += 1
-        yield _Statement(number, last, " ".join(line.strip() for line in lines[number : last + 1]))
+        its_lines = [line.strip() for line in lines[number : last + 1]]
+        yield _Statement(number, last, " ".join(its_lines), " ".join(map(_bare, its_lines)))
         number = last + 1
+
+
+def _bare(line: str) -> str:
+    return _STRING.sub("''", line).partition("--")[0]
 
 
 def _goes_on(lines: list[str], first: int, last: int) -> bool:
