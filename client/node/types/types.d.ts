@@ -285,6 +285,7 @@ export interface TurnInfo {
   feedback?: Feedback | null;
   route?: Route | null;
   total_usage?: Usage | null;
+  left_out?: string[];
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -576,6 +577,7 @@ export interface TurnTree {
   usage?: Usage;
   total_usage?: Usage;
   children?: TurnTree[];
+  left_out?: string[];
 }
 /** One run of a turn: its first, or one that began when the failed turn was requeued. */
 export interface TurnRun {
@@ -676,6 +678,7 @@ export interface RatedTurn {
   feedback?: Feedback | null;
   route?: Route | null;
   total_usage?: Usage | null;
+  left_out?: string[];
   revision?: string;
   conversation?: Message[];
 }
@@ -798,6 +801,7 @@ export interface FailedTurn {
   feedback?: Feedback | null;
   route?: Route | null;
   total_usage?: Usage | null;
+  left_out?: string[];
   queue?: string;
   runs?: TurnRun[];
 }
