@@ -24,6 +24,7 @@ from simulation.seeds import FIRST_SEED, first_seed
 from support.cells import open_cell
 from support.coroutines import run_coroutine_test
 from support.ensemble import open_ensemble
+from support.eventually import wait_until
 from support.leaks import leaked_keys
 from support.limits import limited
 from support.network import forbid_other_machines
@@ -206,6 +207,8 @@ def server_kind(request: pytest.FixtureRequest) -> Kind:
 def redis_url(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[str]:
     """The URL of an empty Redis. Afterwards each key under ``ant:`` must have its time to live."""
     with Redis.from_url(redis_server.url) as redis:
+        # A killed worker that still seems to wait would be given an entry of this test.
+        wait_until(lambda: not redis.info("clients")["blocked_clients"], 10, "nothing waits at the server")
         redis.flushall()
     yield redis_server.url
     marker = request.node.get_closest_marker("lasting_keys")

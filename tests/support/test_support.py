@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anthropic
@@ -27,6 +29,7 @@ from support.limits import limited
 from support.models import ModelProcess
 from support.offenders import for_each
 from support.processes import COMMAND
+from support.replacing import replace_here
 from support.servers import RedisServer, Sentinel
 from support.share import share_of_processor
 from support.signals import kept_handlers
@@ -323,3 +326,9 @@ def test_a_test_is_marked_with_what_it_needs(request):
     assert "subprocess" in kinds._names(printed_by)
     assert "Popen" in kinds._names(forks.run)
     assert "subprocess" not in kinds._names(test_what_hangs_outside_a_test_function_is_ended)
+
+
+def test_a_replaced_function_is_that_of_the_tests_thread_alone(monkeypatch):
+    replace_here(monkeypatch, time, "monotonic", lambda: 7.0)
+    with ThreadPoolExecutor() as elsewhere:
+        assert (time.monotonic(), elsewhere.submit(time.monotonic).result() > 7.0) == (7.0, True)

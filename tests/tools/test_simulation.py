@@ -97,7 +97,7 @@ SABOTAGE = [
     ("claim", "if f then make_room(f, now) end", "G14"),
     (
         "claim",
-        "redis.pcall('LPUSH', key_rq_queue(f.queue), unpack(popped))",
+        "redis.pcall('LPUSH', key_rq_queue(queue or f.queue), unpack(popped))",
         "the queues",
     ),
     ("include/damage", "if is_outage(problem) then error(problem, 0) end", "the answer of claim"),

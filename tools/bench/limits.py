@@ -20,7 +20,7 @@ async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(100, 40)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for _ in range(plan.pick(min(plan.rounds, 2), 1)):
-        for name, more in (("it tells of its limit in headers", []), ("it only refuses", ["--limit-untold"])):
+        for name, more in (("it states its limit in headers", []), ("it only refuses", ["--limit-untold"])):
             found.setdefault(name, []).append(await _through(number, *more))
     for name, rounds in found.items():
         result.add(name, "refusals a turn", [refused for refused, _, _ in rounds], "")

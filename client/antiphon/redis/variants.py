@@ -52,8 +52,8 @@ async def start_variants(
 async def read_variants(cell: Cell, turn_id: TurnId) -> list[VariantRun]:
     """Return the variants of a turn. Raises ``TurnNotFound``, ``TurnDeleted``.
 
-    Those whose worker has gone, or has not run them within a day, are lost. The workers of those that are running are
-    told again, because a command may be lost.
+    Those whose worker has gone, or has not run them within a day, are lost. The commands for
+    those that are running are sent again, because one may be lost.
     """
     if not cell.has_disk:
         return []

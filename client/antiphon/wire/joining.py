@@ -24,7 +24,7 @@ _DEFINITION = re.compile(
 _FUNCTION_HEAD = re.compile(r"local function \w+\([^)\n]*\)")
 _KEY = re.compile(r"\bkey_(\w+)\(")
 _TEXT = re.compile(r"'(?:[^'\\\n]|\\.)*'?")  # to the end of the line where nothing closes it
-_NAME = re.compile(r"(?<![.\w])\w+")  # not the field of a table
+_NAME = re.compile(r"(?:(?<![.\w])|(?<=\.\.))\w+")  # not the field of a table
 
 
 @dataclass(slots=True)

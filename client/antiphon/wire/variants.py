@@ -18,7 +18,7 @@ MOST = 100  # of a turn
 async def keep_variant(cell: Cell, record: TurnRecord, run: VariantRun, *, tell: bool = False) -> bool:
     """Keep a variant, and with ``tell`` let its worker run it. Returns False if that worker does not listen.
 
-    Repeating it tells the worker again, which runs a variant once. Raises ``UsageError`` if the turn has too many,
+    Repeating it sends the command again; a worker runs a variant once. Raises ``UsageError`` if the turn has too many,
     ``TurnNotFound`` and ``StoreError``.
     """
     data = cell.seal.seal(record.session_id, "variant", encode(run))

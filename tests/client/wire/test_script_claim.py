@@ -127,6 +127,20 @@ async def test_in_an_outage_all_entries_keep_their_places(number, cell):
     assert len((await cell.take()).turns) == number
 
 
+async def test_in_an_outage_entries_stay_in_the_queue_that_they_are_in(cell):
+    """RQ's tools may have put a turn into another queue than its own."""
+    await cell.put("t0", "s0")
+    await cell.put("t1", "s1", queue="low")
+    await cell.redis.rpoplpush("rq:queue:antiphon", "rq:queue:low")
+    await cell.redis.rename(cell.keys.active, "aside")
+    await cell.redis.set(cell.keys.active, "damaged", ex=60)
+    with pytest.raises(StoreError):
+        await cell.take(queues=["low"])
+    assert await cell.redis.lrange("rq:queue:low", 0, -1) == [b"t0", b"t1"]
+    await cell.redis.rename("aside", cell.keys.active)
+    assert [turn.turn_id for turn in (await cell.take(queues=["low"])).turns] == ["t0", "t1"]
+
+
 async def test_queues_are_served_in_the_order_given(cell):
     await cell.put("t1", "s1", queue="low")
     await cell.put("t2", "s2", queue="high")

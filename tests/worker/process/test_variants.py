@@ -156,15 +156,16 @@ async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_l
         assert sorted(one.status for one in await turn.variants()) == ["finished", "lost"]
 
 
-async def test_a_variant_is_kept_as_soon_as_redis_answers_again(redis_url, monkeypatch):
-    kept, fails = variants.keep_variant, iter([True, True])
+@pytest.mark.parametrize("call", ["variants_of", "keep_variant"])
+async def test_a_variant_is_run_and_kept_as_soon_as_redis_answers_again(call, redis_url, monkeypatch):
+    real, fails = getattr(variants, call), iter([True, True])
 
-    async def keep(*args, **options):
+    async def answers_later(*args, **options):
         if next(fails, False):
             raise StoreUnavailable("Redis does not answer.")
-        return await kept(*args, **options)
+        return await real(*args, **options)
 
-    monkeypatch.setattr(variants, "keep_variant", keep)
+    monkeypatch.setattr(variants, call, answers_later)
     monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.01)
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url)
@@ -206,24 +207,6 @@ async def test_a_worker_runs_each_variant_once_and_only_its_own(redis_url):
             await turn.replay("support@new", key="another key")
             await finished(turn, 2)
         assert next(calls) == 2
-
-
-async def test_a_variant_is_run_as_soon_as_redis_answers_again(redis_url, monkeypatch):
-    read, fails = variants.variants_of, iter([True, True])
-
-    async def found(*args):
-        if next(fails, False):
-            raise StoreUnavailable("Redis does not answer.")
-        return await read(*args)
-
-    monkeypatch.setattr(variants, "variants_of", found)
-    monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.01)
-    async with client_of(redis_url) as client:
-        turn = await ended(client, redis_url)
-        async with serving(client, redis_url, app("new", "Done.")):
-            await turn.replay("support@new")
-            [one] = await finished(turn)
-    assert (one.variant.text, next(fails, None)) == ("Done.", None)
 
 
 async def test_a_variant_that_runs_for_ever_is_lost(redis_url, monkeypatch):

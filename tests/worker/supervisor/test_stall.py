@@ -2,11 +2,13 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from support.ensemble import signal_process
 from support.eventually import wait_until, wait_until_async
+from support.replacing import replace_here
 from support.share import share_of_processor
 
 from antiphon.errors import TurnFailed
@@ -129,8 +131,8 @@ class Watched:
         self.beats = lambda: None
         self.page = Page(descriptor := Page.new_descriptor())
         watchdog.os.close(descriptor)
-        monkeypatch.setattr(watchdog.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(watchdog.asyncio, "sleep", self.sleep)
+        replace_here(monkeypatch, time, "monotonic", lambda: self.now)
+        replace_here(monkeypatch, asyncio, "sleep", self.sleep)
 
     async def sleep(self, seconds):
         self.now += seconds + (self.pauses.pop() if self.pauses else 0.0)

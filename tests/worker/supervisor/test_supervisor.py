@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import threading
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -11,12 +10,12 @@ import pytest
 from redis import Redis
 from support.eventually import wait_until_async
 from support.network import free_port
+from support.replacing import replace_here
 from support.servers import RedisServer
 from support.stage import Stage
 
 from antiphon.client import Client
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor import supervisor as module
 from antiphon_worker.supervisor.supervisor import Supervisor
 from antiphon_worker.supervisor.watchdog import State
 
@@ -62,12 +61,10 @@ def pauses(monkeypatch):
     real = asyncio.sleep
 
     async def sleep(seconds):
-        if threading.current_thread() is not threading.main_thread():
-            return await real(seconds)  # of a client that another test has left
         found.append(seconds)
         return await real(0)
 
-    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    replace_here(monkeypatch, asyncio, "sleep", sleep)
     return found
 
 

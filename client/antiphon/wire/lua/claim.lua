@@ -87,13 +87,13 @@ local function take(turn, f) -- @often
   turns[#turns + 1] = load(session, turn, s, f, now, is_new)
 end
 
--- Release the session of a turn that could not be taken. In an outage it goes back into its queue, before what is popped.
-local function undo(turn, f, problem)
+-- Release the session of a turn that could not be taken. In an outage it goes back to where it was, before what is popped.
+local function undo(turn, f, problem, queue)
   local fence = redis.pcall('HGET', key_session(f.session), 'fence')
   if type(fence) == 'string' and string.sub(fence, -#token) == token then let_go(f.session) end
   if is_outage(problem) then
     popped[#popped + 1] = turn
-    redis.pcall('LPUSH', key_rq_queue(f.queue), unpack(popped))
+    redis.pcall('LPUSH', key_rq_queue(queue or f.queue), unpack(popped))
   end
   error(problem, 0)
 end
@@ -106,7 +106,7 @@ local function try(turn, queue) -- @often
     if not f then return end
     if popped[1] and share_of(f.tenant, f.priority) then redis.call('LPUSH', key_rq_queue(queue), table.remove(popped)) end -- others may enter
     local taken_whole, problem = pcall(take, turn, f)
-    if not taken_whole then undo(turn, f, problem) end
+    if not taken_whole then undo(turn, f, problem, queue) end
   end)
   if not done and f and set_aside(f.session, now, why) then damaged[#damaged + 1] = {f.session, turn, why} end
   if f then make_room(f, now) end

@@ -1,5 +1,5 @@
 -- Keep a variant of an ended turn, and with `tell` let a worker run it. `id` names it: asking again for a
--- variant tells its worker again, and changes nothing. Variants are kept for `lasts_ms`, and never longer than their turn.
+-- variant sends the command again, and changes nothing. Variants are kept for `lasts_ms`, and never longer than their turn.
 -- @args turn id variant most lasts_ms worker tell
 -- -> KEPT
 -- -> FULL                  the turn has `most` variants
