@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from support import forks
@@ -141,13 +141,19 @@ class Processes:
         return [(f"output of {process.name} (pid {process.pid})", process.output) for process in self.started]
 
 
+def _links(pid: int) -> Iterator[str]:
+    """What a process has open; not what it closes while this looks."""
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(path)
+
+
 def worker_name(pid: int) -> str:
     """How a worker process of a supervisor calls itself; '' where it has ended."""
     with contextlib.suppress(OSError):
-        links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
         forked = [
             link.removeprefix("/memfd:worker ").split()[0]
-            for link in links
+            for link in _links(pid)
             if link.startswith("/memfd:worker ")
         ]
         lines = Path(f"/proc/{pid}/environ").read_text().split("\0")

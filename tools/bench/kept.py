@@ -104,14 +104,13 @@ class Machine(msgspec.Struct, frozen=True):
 
     def brief(self) -> str:
         """When and on what, in a line."""
-        return (
-            f"{self.date}, {self.cores} cores ({self.processor}, {self.system}), load {self.load:g} at the start, "
-            f"Python {self.python}, {self.server}"
-        )
+        return f"{self.date}, {self.cores} cores ({self.processor}), load {self.load:g}"
 
     def sentence(self) -> str:
         """All of it in a line."""
-        return ", ".join([self.brief(), *[f"{name} {number}" for name, number in self.packages.items()]])
+        versions = [f"{name} {number}" for name, number in self.packages.items()]
+        where = f"{self.date}, {self.cores} cores ({self.processor}, {self.system}), load {self.load:g} at the start"
+        return ", ".join([where, f"Python {self.python}", self.server, *versions])
 
 
 def this_machine() -> Machine:
