@@ -263,6 +263,15 @@ async def test_a_turn_that_is_cancelled_in_rq_is_cancelled(cell, aside):
 
 
 @pytest.mark.parametrize("aside", [False, True])
+async def test_a_cancel_in_rq_does_not_wait_for_the_next_look_at_a_long_sleep(cell, aside):
+    await cell.hold(await cell.started("t1"), OpenCall("c1", "sleep", seconds=28_800.0), aside=aside)
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    await cell.redis.zadd("rq:canceled:antiphon", {"t1": await cell.now() / 1000})
+    assert [done.turn_id for done in await cell.reap(queues=["antiphon"])] == ["t1"]
+    await cell.end(await cell.take_one(), "cancelled")
+
+
+@pytest.mark.parametrize("aside", [False, True])
 async def test_a_decision_after_a_cancel_in_rq_says_so(cell, aside):
     await cell.hold(await cell.started("t1"), aside=aside)
     await cell.redis.hset("rq:job:t1", "status", "canceled")

@@ -47,6 +47,17 @@ async def test_a_schedule_counts_for_its_present_tenant_alone(cell):
     await write_schedule(cell, "s", "k", "", {})
 
 
+@pytest.mark.parametrize("tenant", ["", "a"])
+async def test_an_event_has_the_schedules_that_wait_for_it_until_they_are_removed(tenant, cell):
+    on_event = DAILY | {"tenant": tenant, "on": "paid"}
+    waiting = f"ant:event_schedules:{tenant}"
+    for due in (PAUSED, "", PAUSED):
+        await write_schedule(cell, "s", "k", due, on_event if due else {})
+        assert await cell.redis.zrange(waiting, 0, -1) == ([b"paid k:s"] if due else [])
+    await delete_session(cell, "s")
+    assert await cell.redis.keys("ant:*schedule*") == []
+
+
 async def test_it_moves_on_once_from_each_time_and_says_what_it_has_submitted(cell):
     await write_schedule(cell, "s", "k", "5000", DAILY)
     assert await advance(cell, "k:s", 5_000, 6_000, "t1", "")

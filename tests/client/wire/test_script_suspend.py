@@ -71,6 +71,13 @@ async def test_what_has_waited_long_is_looked_at_less_often(cell, wait):
     assert len(gaps) < 35
 
 
+async def test_a_turn_that_was_passed_by_is_looked_at_again(cell):
+    await cell.hold(await cell.started("t1"), PAID, aside=True)
+    for looks in (2, 3):
+        assert await cell.reap_after(30_000) == []
+        assert await cell.redis.zscore("ant:aside", "t1") == START_MS + looks * 30_000
+
+
 async def test_a_sleep_is_left_alone_when_the_other_waits_are_over(cell):
     await cell.hold(await cell.started("t1"), NIGHT, PAY)
     await cell.decide()

@@ -119,6 +119,12 @@ async def test_turns_without_a_tenant_or_a_user_have_no_such_limit(cell):
     assert await claimed(cell) == ["x1", "x2", "n1", "n2"]
 
 
+async def test_turns_without_a_user_are_counted_for_none(cell):
+    await set_tenant_limits([cell], "", TenantLimits(user_per_minute=1))
+    await of_users(cell, "n1", "n2", user="")
+    assert await cell.redis.keys("ant:user*") == []
+
+
 @pytest.mark.parametrize("why", ["retrying", "suspended"])
 async def test_a_turn_that_is_not_in_flight_gives_its_place_away_and_waits_for_one(why, cell):
     await limit(cell, user_in_flight=1)
