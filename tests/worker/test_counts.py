@@ -28,6 +28,7 @@ from antiphon.client import AsyncClient, Submission
 from antiphon.encryption.keyring import KEYS_VARIABLE, Keyring, new_key
 from antiphon.encryption.records import Sealer
 from antiphon.input.request import AgentSpec
+from antiphon.redis.silences import silences
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
 from antiphon.testing import tool_call
@@ -55,6 +56,8 @@ MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 MOST_CALLS_A_CHUNK = 13
 # … from a message of Redis to the event that a subscriber gets, and how many bytes one takes that waits for an event.
 MOST_CALLS_A_FOLLOWED_EVENT, MOST_BYTES_AN_IDLE_SUBSCRIPTION = 30, 2100
+# … and to look at a session that has said nothing for a while, of many.
+MOST_CALLS_A_SILENCE = 34
 # … and to encrypt an event and decrypt it again.
 MOST_CALLS_AN_ENCRYPTED_EVENT = 43
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
@@ -383,6 +386,27 @@ async def test_a_subscriber_makes_no_round_trip_for_an_event(cell, way):
         assert seen == list(range(first.seq + 1, first.seq + 101))
         assert calls() / 100 <= MOST_CALLS_A_FOLLOWED_EVENT
         assert sum(b"SUBSCRIBE" not in data for data in way.sent) == 0
+
+
+async def test_many_silent_sessions_are_looked_at_in_one_round_trip_and_few_calls(redis_url, redis, way):
+    async with AsyncClient(way.url) as client, AsyncExitStack() as stack:
+        watched = client.connections.cell_of_session("s0")
+        feed = client.connections.feed_of(watched)
+        readers = [Subscription(watched, feed, f"s{number}", None) for number in range(200)]  # type: ignore[arg-type]
+        for reader in readers:
+            await stack.enter_async_context(reader)
+        following = [asyncio.create_task(anext(reader)) for reader in readers]
+        await asyncio.sleep(0)
+        way.reset()
+        with counted(redis) as found, counted_calls() as calls:
+            await silences().look_at(watched, readers)
+        assert calls() / len(readers) <= MOST_CALLS_A_SILENCE
+        assert sum(b"HMGET" in data for data in way.sent) == 1
+        assert found.get("hmget") == len(readers)
+        assert "xrange" not in found
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
 
 
 async def test_an_idle_subscription_takes_little_memory(redis_url):

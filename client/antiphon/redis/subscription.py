@@ -1,7 +1,8 @@
 """Follows the events of a session or a turn: each one once, in order, through reconnects.
 
     subscribe → wait for the confirmation → replay the log from the cursor → drop events seen before
-    → a seq is missing, the connection was lost, or nothing came for 5 s, then 10, 20 and 30: read the log again
+    → a seq is missing, or the connection was lost: read the log again
+    → nothing came for 5 s, then 10, 20 and 30: ask for its newest seq (``Silences``), and read the log if it is new
     → seq and time disagree (a later event has an earlier seq): read the log again
     → the missing events are no longer in the log: the messages that they brought come from the history (``Past``)
     → the event at the cursor is another one, or the history is not noted that far back: StreamGap
@@ -30,8 +31,9 @@ from antiphon.input.values import parse_cursor
 from antiphon.model import TERMINAL
 from antiphon.redis.connections import Patience
 from antiphon.redis.past import Past, PastOf
+from antiphon.redis.silences import FIELDS, TICK_SECONDS, Found, silences
 from antiphon.session.streams import EventIterator, typed_event
-from antiphon.text import text_of
+from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.records import Published, TurnRecord, decode_published, readable
@@ -42,7 +44,8 @@ PAGE = 500
 SILENCE_SECONDS = 5.0
 MOST_SILENCES = 6
 """A session that stays silent is checked less and less often, at last after so many times as long."""
-_LIFE = ("created", "life", "tenant")
+MISSED = -1
+"""An event was published, and its message had not come when the session was looked at."""
 # The scripts write this at the beginning of every event.
 _PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')
 
@@ -77,7 +80,7 @@ class Subscription(EventIterator):
         self._past_of = past
         self._past: Past | None = None  # most readers never need it
         self._instead: Sequence[Event] = ()  # what takes the place of events that are no longer kept
-        self._cell = cell
+        self.cell = cell
         self._feed = feed
         self._tenant = tenant
         self._life = b""  # which session of this id it reads; empty until there is one
@@ -89,8 +92,11 @@ class Subscription(EventIterator):
         self._started = False
         self._log: list[tuple[int, bytes]] = []  # read from the log, and not given yet
         self._behind = True  # the log may hold more than was read
-        self._quiet = 0  # how often nothing was new after a silence
+        self._quiet = 0  # how often nothing was new after a silence, or MISSED
         self._silence = _silence(0)
+        self._doubtful = (
+            False  # whether its session could not be looked at, so that the connection may be dead
+        )
         self.patiently = Patience(cell, feed, f"session {session_id}", session_id)
 
     async def __aenter__(self) -> Self:
@@ -110,9 +116,11 @@ class Subscription(EventIterator):
                 await self.patiently(self._newest)  # logs it while Redis is unreachable
         if self.cursor is None:
             self.cursor = await self.patiently(self._newest)
+            self._behind = False  # what is published after this comes over the channel
         elif self._tenant is not None:
             await self._read_log()
         self._started = True
+        silences().watch(self)
 
     def go_on(self, after: int) -> None:
         """Continue after this event, as after a ``StreamGap``. The channel stays subscribed."""
@@ -180,7 +188,7 @@ class Subscription(EventIterator):
     async def _listening(self) -> Listener:
         if self._listener is None:
             self.patiently.begin()
-            channel = self._cell.keys.live(self._cell.database, self.session_id)
+            channel = self.cell.keys.live(self.cell.database, self.session_id)
             listens = self._feed.listen(channel)
             self._listener = await listens.__aenter__()
             self._listens = listens
@@ -188,27 +196,55 @@ class Subscription(EventIterator):
 
     async def _from_channel(self, decode: Callable[[bytes], E]) -> E | None:
         """Return the next event of the channel, or None if the log must be read."""
-        try:
-            listener = self._listener or await self._listening()
-            message = await listener.get(self.patiently.left(self._silence))
-            quiet = 0
-        except TimeoutError:
-            quiet = self._quiet + 1
-            if await self.patiently(self._newest) > (self.cursor or 0):
-                quiet = 0
-                self._feed.reconnect()
-            message = RESYNC
-        if quiet != self._quiet:
-            self._quiet, self._silence = quiet, _silence(quiet)
+        listener = self._listener or await self._listening()
+        message = await listener.get()
+        if self._quiet and message:
+            self._quiet, self._silence = 0, _silence(0)
         self.patiently.heard = time.monotonic()
         event = self._next_event(message, decode) if self._life else None
         if event is None and not self._seen(message):
             self._behind = True
         return event
 
+    @property
+    def due(self) -> float | None:
+        """When its session should be looked at if nothing comes; None once it listens no more."""
+        if self._listener is None or self._listener.ended:
+            return None
+        return self.patiently.heard + self._silence
+
+    def look(self, found: Found) -> None:
+        """Take what was found after a silence, and read the log if anything has changed.
+
+        A message that does not come within the next moment either was lost: the connection receives nothing.
+        """
+        listener, cursor = self._listener, self.cursor or 0
+        self.patiently.heard = time.monotonic()
+        if listener is None or listener.behind or self._behind or self._log or self._instead:
+            return  # there is something to give
+        unknown = isinstance(found, Exception)
+        newest = 0 if unknown else number(found[0])
+        if newest > cursor and self._quiet != MISSED:
+            self._quiet, self._silence = MISSED, TICK_SECONDS
+            return
+        if newest > cursor:
+            self._feed.reconnect()
+        self._quiet = 0 if newest > cursor else max(self._quiet, 0) + 1
+        self._silence = _silence(self._quiet)
+        self._doubtful = unknown
+        if unknown or newest != cursor or _life(*found[1:3]) != self._life or self._only_archived:
+            listener.push(RESYNC)
+
+    @property
+    def _only_archived(self) -> bool:
+        return not self._life and self._past is not None and self._past.archived
+
     async def _read_log(self) -> None:
         """Read what the log holds after the cursor, or a page of it."""
         entries = await self.patiently(self._page)
+        if self._doubtful and entries:
+            self._feed.reconnect()
+        self._doubtful = False
         self._log.extend(entries)
         self._behind = len(entries) == PAGE or bool(self._instead)
 
@@ -247,7 +283,7 @@ class Subscription(EventIterator):
         return seq <= (self.cursor or 0) and (at < self._at or message == self._entry)
 
     def _accept(self, seq: int, at: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
-        event = decode(self._cell.seal.open(self.session_id, "event", entry))
+        event = decode(self.cell.seal.open(self.session_id, "event", entry))
         if event.seq != seq:
             raise CorruptRecord(f"The event {seq} has the number {event.seq}.", session_id=self.session_id)
         self.cursor, self._at, self._entry = seq, at, entry
@@ -263,8 +299,8 @@ class Subscription(EventIterator):
         """Return one page of the log after the cursor. Raises ``StreamGap`` if it does not continue there."""
         assert self.cursor is not None
         first_seq = max(self.cursor, 1)
-        (newest, first, *life), entries = await self._cell.log(
-            self.session_id, ("seq", "first", *_LIFE), first_seq, PAGE + 1
+        (first, newest, *life), entries = await self.cell.log(
+            self.session_id, ("first", *FIELDS), first_seq, PAGE + 1
         )
         known = bool(self._life)
         self._check_life(*life)
@@ -293,7 +329,7 @@ class Subscription(EventIterator):
             self._life and not cursor < newest >= oldest - 1 > cursor
         ):
             return False
-        past = self._past = self._past or past_of(self._cell, self.session_id, self._tenant)
+        past = self._past = self._past or past_of(self.cell, self.session_id, self._tenant)
         if not (self._life or past.archived):
             return False
         found = await past.after(cursor, oldest if self._life else 0, beginning=self._beginning)
@@ -327,7 +363,7 @@ class Subscription(EventIterator):
         )  # fmt: skip
 
     async def _newest(self) -> int:
-        seq, *life = await self._cell.session_fields(self.session_id, "seq", *_LIFE)
+        seq, *life = await self.cell.session_fields(self.session_id, *FIELDS)
         self._check_life(*life)
         with readable("The record of a session", session_id=self.session_id):
             return int(seq or 0)
@@ -339,10 +375,15 @@ class Subscription(EventIterator):
         """
         if self._tenant is not None:
             check_tenant(self.session_id, self._tenant, bool(created), text_of(tenant) or None)
-        found = (life or created) if created else b""
+        found = _life(created, life)
         if self._life and found != self._life:
             raise self._gap("The session was created again" if found else "The session has ended")
-        self._life = found or b""
+        self._life = found
+
+
+def _life(created: bytes | None, life: bytes | None) -> bytes:
+    """Return which session of its id it is, empty for none."""
+    return (life or created or b"") if created else b""
 
 
 def _silence(quiet: int) -> float:

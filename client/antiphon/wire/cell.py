@@ -382,6 +382,15 @@ class Cell:
         """Return fields of a session; None for those that it does not have."""
         return await asked(self.redis.hmget(self.keys.session(session_id), *names))
 
+    async def fields_of_sessions(
+        self, session_ids: Sequence[SessionId], *names: str
+    ) -> list[list[bytes | None] | Exception]:
+        """Return fields of many sessions, or why one could not be read, in one round trip."""
+        redis: Any = self.redis
+        return await asked(
+            redis.read_many([("HMGET", self.keys.session(one), *names) for one in session_ids])
+        )
+
     async def log(
         self, session_id: SessionId, names: tuple[str, ...], first: int, count: int
     ) -> tuple[list[bytes | None], list[tuple[int, bytes]]]:

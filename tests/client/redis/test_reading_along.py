@@ -15,8 +15,6 @@ from antiphon.errors import StoreUnavailable, StreamGap
 from antiphon.events import Heartbeat
 from antiphon.input.request import AgentSpec
 from antiphon.redis import connections, subscription
-from antiphon.wire.cell import Cell
-from antiphon.wire.connection.pubsub import Listener
 
 AGENT = AgentSpec(provider="scripted", model="any")
 
@@ -294,36 +292,3 @@ def test_a_stream_after_the_turns_end_is_over(runtime):
     assert list(turn.stream(events[-1].seq)) == []
     assert list(turn.stream(str(events[-1].seq + 5))) == []
     assert [event.seq for event in turn.stream(events[0].seq)] == [event.seq for event in events[1:]]
-
-
-async def test_a_session_that_stays_silent_is_checked_less_and_less_often(redis_url, monkeypatch):
-    waits, reads, silences = list[float](), list[str](), 5
-    get, read = Listener.get, Cell.session_fields
-
-    async def silent(self, timeout):
-        waits.append(timeout)
-        if len(waits) <= silences:
-            raise TimeoutError
-        return await get(self, timeout)
-
-    async def counted(self, session_id, *names):
-        reads.append(session_id)
-        return await read(self, session_id, *names)
-
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "x", queue="nowhere")
-        async with client.subscribe("s", 0) as events:
-            await anext(events)
-            monkeypatch.setattr(Listener, "get", silent)
-            monkeypatch.setattr(Cell, "session_fields", counted)
-            following = asyncio.create_task(anext(events))
-            await wait_until_async(lambda: len(waits) == silences + 1, description="it has been silent")
-            assert len(reads) == silences
-            await turn.cancel()
-            assert (await following).type == "turn_cancelled"
-            following = asyncio.create_task(anext(events))
-            await wait_until_async(lambda: len(waits) == silences + 2, description="it waits again")
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-    for wait, most in zip(waits, (5, 10, 20, 30, 30, 30, 5), strict=True):
-        assert 0.75 * most < wait <= most

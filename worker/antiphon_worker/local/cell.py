@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -133,6 +133,11 @@ class MemoryCell(Cell):
     async def session_fields(self, session_id: SessionId, *names: str) -> list[bytes | None]:
         session = self.session(session_id)
         return [session.record.get(name) if session else None for name in names]
+
+    async def fields_of_sessions(
+        self, session_ids: Sequence[SessionId], *names: str
+    ) -> list[list[bytes | None] | Exception]:
+        return [await self.session_fields(session_id, *names) for session_id in session_ids]
 
     async def log(
         self, session_id: SessionId, names: tuple[str, ...], first: int, count: int

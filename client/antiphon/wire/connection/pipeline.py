@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Self
 
 from redis.asyncio import ConnectionPool
@@ -60,6 +61,11 @@ class ScriptRedis(Following):
                 self.reached = True
                 return answer if names is None else names.answer(args, answer)
 
+    async def read_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send short reads at once, none of them again. Where one failed, its answer is the exception."""
+        names = self.names
+        return await self._line.call_many([one if names is None else names.of(one) for one in commands])
+
     def use(self, there: ScriptRedis) -> None:
         super().use(there)
         self._line, self.replicated = Line(there.connection_pool, patience=self._patience), there.replicated
@@ -108,6 +114,13 @@ class Line:
                 lost += 1
                 if lost > self._retries or era != self._closings:
                     raise
+
+    async def call_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands at once and return their answers, exceptions among them. Nothing is sent again."""
+        wire = self._wire
+        if wire is None or not wire.usable:
+            wire = await self._open()
+        return await asyncio.gather(*wire.ask_many(commands), return_exceptions=True)
 
     async def aclose(self) -> None:
         """Close the connection. Commands under way fail and do not open a new one."""
@@ -176,6 +189,16 @@ class Wire:
         if self._watch is None and self._timeout is not None:
             self._watch = self._loop.call_later(self._timeout, self._look, self._timeout)
         return answer
+
+    def ask_many(self, commands: Sequence[Sequence[Any]]) -> list[asyncio.Future[Any]]:
+        """Send commands in one write and return the futures of their answers. Raises as ``ask`` does."""
+        self._connection.send_many(commands)
+        answers: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in commands]
+        now = self._loop.time()
+        self._waiting.extend((answer, now) for answer in answers)
+        if self._watch is None and self._timeout is not None:
+            self._watch = self._loop.call_later(self._timeout, self._look, self._timeout)
+        return answers
 
     def close(self, error: Exception) -> None:
         """Fail the commands under way. This connection is not used again."""

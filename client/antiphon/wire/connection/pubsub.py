@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -71,7 +72,17 @@ class Listener:
         self._messages.append(message)
         self._wake()
 
-    async def get(self, timeout: float) -> bytes:
+    @property
+    def behind(self) -> bool:
+        """Whether messages wait for the reader."""
+        return bool(self._messages)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more messages are given."""
+        return self._end is not None
+
+    async def get(self, timeout: float = math.inf) -> bytes:
         """Return the next message.
 
         Raises ``TimeoutError`` after ``timeout`` seconds without one, ``ClientClosed``, and ``StoreError`` if the
@@ -91,7 +102,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._reader = loop.create_future()
         self._until = loop.time() + timeout
-        if self._timer is None or self._timer.when() > self._until:
+        if timeout < math.inf and (self._timer is None or self._timer.when() > self._until):
             self._look_at(self._until)
         try:
             await self._reader
@@ -106,7 +117,7 @@ class Listener:
     def _look(self) -> None:
         """End the wait if it has been long enough, and otherwise look again when it will have been."""
         self._timer = None
-        if self._reader is None or self._reader.done():
+        if self._reader is None or self._reader.done() or self._until == math.inf:
             return
         if asyncio.get_running_loop().time() + CLOCK_SECONDS < self._until:
             self._look_at(self._until)

@@ -7,7 +7,7 @@ from a pool, and each reply would go through a stream and wake a task first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, Self
 
 from redis.asyncio import ConnectionPool
@@ -142,6 +142,12 @@ class DirectConnection(asyncio.Protocol):
         if self._lost is not None:
             raise RedisConnectionError(str(self._lost))
         self._transport.write(self._packed(command))
+
+    def send_many(self, commands: Sequence[Sequence[Any]]) -> None:
+        """Write commands together, as ``send`` does."""
+        if self._lost is not None:
+            raise RedisConnectionError(str(self._lost))
+        self._transport.write(b"".join([self._packed(tuple(command)) for command in commands]))
 
     def close(self, reason: Exception) -> None:
         """Close it; ``on_lost`` gets the reason before this returns."""
