@@ -29,6 +29,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.text import text_of
+from antiphon.wire.connection.cancellable import cancellable
 
 if TYPE_CHECKING:
     from redis.asyncio.cluster import NodesManager
@@ -155,6 +156,10 @@ class Topology:
             socket_timeout=ASK_SECONDS, socket_connect_timeout=ASK_SECONDS,
         )  # fmt: skip
         manager = cluster.nodes_manager  # the client itself would also need the node that has the first slots
+        connection = cancellable(manager.connection_kwargs["connection_class"])
+        manager.connection_kwargs["connection_class"] = connection
+        for node in manager.startup_nodes.values():
+            node.connection_class = connection
         try:
             self._in_doubt = False
             await manager.initialize()
@@ -172,8 +177,10 @@ class Topology:
             self.doubt()
             raise RedisConnectionError(f"no node of the cluster names the slots: {exc}") from exc
         finally:
-            await manager.aclose()
-            await manager.aclose("startup_nodes")
+            try:
+                await manager.aclose()
+            finally:
+                await manager.aclose("startup_nodes")
 
     async def _check_cells(self, manager: NodesManager) -> None:
         """Compare the number of cells with the stored one, once; the first process stores it."""

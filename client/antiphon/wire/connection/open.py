@@ -12,8 +12,8 @@ import asyncio
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -29,6 +29,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
 from antiphon.text import text_of
+from antiphon.wire.connection.cancellable import cancellable
 from antiphon.wire.connection.cluster import FIRST_TAG, OfCell, Place, each_cell
 from antiphon.wire.connection.moved import check_here
 from antiphon.wire.connection.pipeline import ScriptRedis
@@ -160,7 +161,7 @@ def without_durability(url: str, durability: str = "") -> tuple[str, str]:
 
 def _opened(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
     pool = _Pool.from_url(url, max_connections=max_connections, timeout=20, **options)
-    pool.connection_class = _cancellable(pool.connection_class)
+    pool.connection_class = _own(pool.connection_class)
     return ScriptRedis.from_pool(pool)
 
 
@@ -207,17 +208,11 @@ class _SentinelPool(_OfCells, SentinelConnectionPool):
     pass
 
 
-class _Cancellable:
-    """A connection whose writes can be cancelled, and which a fork does not keep open.
+class _Own:
+    """A connection to a server that has our data. A fork does not keep it open.
 
     Redis would run for a dead process what that has sent, as long as a child of it holds the connection.
-
-    redis-py writes inside ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that arrives at the end
-    of the write. Then a service would not stop, or a timeout would have no effect.
     """
-
-    stale = False
-    """Whether the server is no longer the primary, as far as this process knows."""
 
     follows_primary = False
     """Whether this connection is replaced when its server is no longer the primary."""
@@ -287,29 +282,6 @@ class _Cancellable:
         except (ResponseError, AuthenticationError):
             return ()
 
-    async def send_packed_command(
-        self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
-    ) -> None:
-        """Write a command. A failure closes the connection, because half of the command may have been sent."""
-        if self.stale:
-            await self.disconnect(nowait=True)
-        if not self.is_connected:
-            await self.connect()
-        pieces = [command.encode() if isinstance(command, str) else command]
-        try:
-            async with asyncio.timeout(self.socket_timeout):
-                self._writer.writelines(pieces if isinstance(pieces[0], bytes) else command)
-                await self._writer.drain()
-        except TimeoutError:
-            await self.disconnect(nowait=True)
-            raise RedisTimeoutError("Timeout writing to socket") from None
-        except OSError as exc:
-            await self.disconnect(nowait=True)
-            raise RedisConnectionError(f"Error while writing to socket: {exc}") from exc
-        except BaseException:
-            await self.disconnect(nowait=True)
-            raise
-
 
 class _Managed:
     """A connection to the primary of a Sentinel.
@@ -357,10 +329,9 @@ class _OfSentinel(ScriptRedis):
                 await sentinel.aclose()
 
 
-@cache
-def _cancellable(connection: type[Any], *more: type[Any]) -> type[Any]:
-    """Return this class of connection with cancellable writes and the additions of ``more``."""
-    return type(f"Cancellable{connection.__name__}", (*more, _Cancellable, connection), {})
+def _own(connection: type[Any], *more: type[Any]) -> type[Any]:
+    """Return this class of connection with our own additions and those of ``more``."""
+    return cancellable(connection, *more, _Own)
 
 
 def _tls_hint(exc: RedisConnectionError | RedisTimeoutError, *, uses_tls: bool) -> str:
@@ -508,10 +479,13 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
         if given := credentials.pop(f"sentinel_{name}", None):
             asking[name] = given
     asking |= {name: value for name, value in credentials.items() if name.startswith("ssl")}
-    redis = _Sentinels(hosts, sentinel_kwargs=asking).master_for(
+    sentinels = _Sentinels(hosts, sentinel_kwargs=asking)
+    for one in sentinels.sentinels:
+        one.connection_pool.connection_class = cancellable(one.connection_pool.connection_class)
+    redis = sentinels.master_for(
         path[0], _OfSentinel, _SentinelPool, db=database, max_connections=max_connections, **credentials, **options
     )  # fmt: skip
-    redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)
+    redis.connection_pool.connection_class = _own(redis.connection_pool.connection_class, _Managed)
     return redis
 
 
@@ -521,7 +495,7 @@ def _open_cell(url: str, max_connections: int, options: dict[str, Any]) -> Redis
         place.topology.seeds[0], max_connections=max_connections, timeout=20, **options
     )
     pool.place = place
-    pool.connection_class = _cancellable(pool.connection_class, OfCell)
+    pool.connection_class = _own(pool.connection_class, OfCell)
     return ScriptRedis.from_pool(pool)
 
 
@@ -566,7 +540,7 @@ def open_like(client: Any, **options: Any) -> Redis:
     keep = ("db", "username", "password", "credential_provider")
     redis.connection_pool.connection_kwargs |= {name: settings[name] for name in keep if settings.get(name)}
     if issubclass(client.connection_pool.connection_class, _tls_connections()):
-        redis.connection_pool.connection_class = _cancellable(SSLConnection)
+        redis.connection_pool.connection_class = _own(SSLConnection)
         redis.connection_pool.connection_kwargs |= {
             name: settings[name] for name in _tls_options() if settings.get(name) is not None
         }
