@@ -60,7 +60,7 @@ from antiphon.wire.records import (
     snapshot,
     turn_record,
 )
-from antiphon.wire.scripts import given, run_script
+from antiphon.wire.scripts import given, load_script, run_script
 from antiphon.wire.shared_keys import named_damage
 
 SUPERSEDED = "SUPERSEDED"
@@ -497,11 +497,17 @@ class Cell:
         return self.seal.reason(session_id, text_of(word))
 
     async def run(self, name: str, *arguments: Any) -> Any:
-        """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
+        """Run the script of this name in this cell, and return its answer, which is one that its header names.
+
+        Raises ``StoreError``.
+        """
         try:
-            return await asked(run_script(self, name, *arguments))
+            answer = await asked(run_script(self, name, *arguments))
         except CorruptRecord as exc:
             raise await self._named(exc) from exc
+        if not load_script(name, self.clock, self.keys.tag != "").has_outcome(answer):
+            raise unexpected(name, answer)
+        return answer
 
     async def run_for(self, word: bytes, name: str, *arguments: Any) -> list[Any]:
         """Run a script that has one outcome, and return what its answer has after this word. Raises ``StoreError``."""

@@ -1,7 +1,8 @@
 """Reads the Lua scripts from their files, joins them with their includes, and runs them by their hash.
 
 A script's header is its contract: ``-- @args`` names its arguments in order (a last one with ``...`` takes the rest),
-``-- @include`` names the shared pieces that it needs, and ``-- -> WORD`` each outcome. A script is addressed by the
+``-- @include`` names the shared pieces that it needs, and ``-- -> WORD, value, [value], values...  explanation`` each
+outcome with its values, of which those in brackets may be missing. A script is addressed by the
 hash of its text, so two releases on one Redis each run their own.
 """
 
@@ -30,6 +31,9 @@ HASH_LIVES_ON_MS = 3600 * 1000
 LOSSY = frozenset({"conversations/history", "emit", "limits/admit", "limits/limit", "renew", "snapshot"})
 """Scripts that promise nothing: they only read, or what a failover loses of theirs is done again."""
 
+MOST_VALUES = 1_000_000
+"""An answer that ends with any number of values has at most so many."""
+
 _FOLDER = resources.files("antiphon.wire") / "lua"
 _CONSTANTS = f"""\
 local DEPLOYMENT = string.match(PREFIX, '^[^:]+')
@@ -41,13 +45,19 @@ local HASH_LIVES_ON_MS = {HASH_LIVES_ON_MS}
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script, ready to run. ``arguments`` are the names in the order they are passed in."""
+    """One script, ready to run. ``arguments`` are the names in the order they are passed in, and
+    ``outcomes`` have how many values may follow each word of an answer."""
 
     name: str
     arguments: tuple[str, ...]
-    outcomes: tuple[str, ...]
+    outcomes: dict[bytes, range]
     source: str
     sha: str
+
+    def has_outcome(self, answer: Any) -> bool:
+        """Return whether the header names the word of an answer, and as many values as follow it."""
+        word = answer[0] if isinstance(answer, list) and answer else None
+        return isinstance(word, bytes) and len(answer) - 1 in self.outcomes.get(word, ())
 
 
 def script_names() -> list[str]:
@@ -82,8 +92,7 @@ def load_script(name: str, clock: str = "clock", cluster: bool = False) -> Scrip
     )
     if cluster:
         source = _on_cluster(source)
-    outcomes = tuple(dict.fromkeys(re.findall(r"^-- -> ([A-Z_]+)", body, re.MULTILINE)))
-    return Script(name, arguments, outcomes, source, hashlib.sha1(source.encode()).hexdigest())
+    return Script(name, arguments, _outcomes(body), source, hashlib.sha1(source.encode()).hexdigest())
 
 
 async def run_script(cell: Place, name: str, *arguments: Any) -> Any:
@@ -115,6 +124,17 @@ def _on_cluster(source: str) -> str:
     """Return the text for a cell of a cluster: RQ's keys have its hash tag, and its channels are on its node only."""
     text = source.replace(f"'{RQ}:", "RQ .. '").replace("'PUBLISH'", "'SPUBLISH'")
     return f"local RQ = '{RQ}:' .. string.match(ARGV[1], '{{%d+}}$') .. ':'\n{text}"
+
+
+def _outcomes(body: str) -> dict[bytes, range]:
+    found: dict[bytes, range] = {}
+    for word, text in re.findall(r"^-- -> ([A-Z_]+)(.*)", body, re.MULTILINE):
+        values = re.sub(r"\(.*?\)", "", text.split("  ")[0]).split(", ")[1:]
+        most = MOST_VALUES if "..." in text else len(values)
+        least = sum(not one.startswith("[") and not one.endswith("...") for one in values)
+        known = found.get(word.encode(), range(least, most + 1))
+        found[word.encode()] = range(min(known.start, least), max(known.stop, most + 1))
+    return found
 
 
 def _header(body: str, word: str) -> str:

@@ -1,7 +1,8 @@
-"""A script of another release may answer with a word that this one does not know: that is an error, never a success."""
+"""An answer of a script that is not as declared is an error of ours, never a success: another word, or odd values."""
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import UnionType
@@ -16,6 +17,9 @@ from antiphon import wire
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
+from antiphon.wire.scripts import MOST_VALUES, load_script
+
+RUNS = re.compile(r"\.run(_for|_held)?\(")
 
 
 def asking():
@@ -23,10 +27,10 @@ def asking():
     for found in pkgutil.walk_packages(wire.__path__, f"{wire.__name__}."):
         module = import_module(found.name)
         for name, one in inspect.getmembers(module, inspect.iscoroutinefunction):
-            if one.__module__ == found.name and ".run(" in inspect.getsource(one):
+            if one.__module__ == found.name and RUNS.search(inspect.getsource(one)):
                 yield f"{found.name.removeprefix('antiphon.wire.')}.{name}", one
     for name, one in inspect.getmembers(Cell, inspect.iscoroutinefunction):
-        if ".run(" in inspect.getsource(one):
+        if name not in ("run", "run_for", "run_held") and RUNS.search(inspect.getsource(one)):
             yield f"Cell.{name}", one
 
 
@@ -72,18 +76,44 @@ class Odd(TestCell):
         return [b"TOMORROW", 1, 2]
 
 
-@pytest.mark.parametrize("name", ASKING)
-async def test_an_unknown_answer_is_an_error(redis_url, name):
-    function = ASKING[name]
+def arguments_of(function: Any) -> dict[str, Any]:
     hints = get_type_hints(function)
-    given = {
+    return {
         one.name: sample(hints[one.name])
         for one in list(inspect.signature(function).parameters.values())[1:]
         if one.default is one.empty and one.kind is not one.VAR_POSITIONAL
     }
+
+
+@pytest.mark.parametrize("name", ASKING)
+async def test_an_unknown_answer_is_an_error(redis_url, name):
     redis = open_redis(redis_url)
     try:
         with pytest.raises(CorruptRecord, match="returned an unknown answer"):
-            await function(Odd(redis), **given)
+            await ASKING[name](Odd(redis), **arguments_of(ASKING[name]))
+    finally:
+        await redis.aclose()
+
+
+@pytest.mark.parametrize("name", ASKING)
+async def test_an_answer_with_too_few_or_too_many_values_is_an_error(redis_url, name, monkeypatch):
+    """A nil in a script's table ends its answer early."""
+    redis, found, answered = open_redis(redis_url), dict[str, Any](), list[Any]()
+
+    async def run_script(cell: Cell, script: str, *arguments: Any) -> Any:
+        found[script] = load_script(script).outcomes
+        return answered
+
+    async def ask() -> None:
+        with pytest.raises(CorruptRecord, match="returned an unknown answer"):
+            await ASKING[name](TestCell(redis), **arguments_of(ASKING[name]))
+
+    monkeypatch.setattr("antiphon.wire.cell.run_script", run_script)
+    try:
+        await ask()
+        for word, counts in [one for outcomes in found.values() for one in outcomes.items()]:
+            for count in {counts.start - 1, counts.stop} - {-1, MOST_VALUES + 1}:
+                answered[:] = [word, *[b""] * count]
+                await ask()
     finally:
         await redis.aclose()

@@ -4,7 +4,7 @@
 -- A turn whose needs the worker's `app` lacks keeps its place for a worker of another App.
 -- With `only`, take that turn alone. `token` names the call: a repetition with the same token gets the first answer.
 -- @args worker token lease_ms max max_alone only app queues...
--- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason), others (queue, prefix), promotions as JSON
+-- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason), others (queue, prefix), [promotions as JSON]
 -- -> SUSPENDED             `rq suspend` is in force
 -- @include publish rq_view life shares inbox let_in holder suspended erasing requeue load damage foreign
 local MOST_ENTRIES = 1000

@@ -5,7 +5,7 @@
 -- The first write is a ZREM of nothing, so that it works at full memory. Repeating the call does no harm.
 -- `code` and `reason` say how the holder ended; for an expired lease they are 'worker_died'.
 -- @args holder limit crash_limit keep_events code reason spare queues...
--- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
+-- -> REAPED, acts          each: {session, turn, what}; of a job that is no turn: {'', job, what}
 -- @include publish rq_view shares ended_turns inbox let_in holder retry notices conclude suspended resumed events withdraw cancelled give_up damage watch look refuse crashed jobs clock_back
 local SPARED_IN_FRONT = 10 -- spared sessions stay in front of those that are due, so more are read
 local now, acts = now_ms(), {}

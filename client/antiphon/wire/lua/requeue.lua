@@ -3,7 +3,7 @@
 -- -> OK                    (also for a repetition)
 -- -> NOT_FAILED, status
 -- -> SESSION_CLOSED, session
--- -> OTHER_TENANT, session its session has ended, and another tenant has begun one of that name
+-- -> OTHER_TENANT, session   its session has ended, and another tenant has begun one of that name
 -- -> TURN_NOT_FOUND
 -- -> TURN_DELETED          its session was deleted, and what it said
 -- @include publish rq_view life shares inbox suspended erasing requeue run_again users

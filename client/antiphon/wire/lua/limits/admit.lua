@@ -4,7 +4,7 @@
 -- @args scope
 -- -> FREE              there is no limit (any more)
 -- -> STARTS
--- -> WAITS ms
+-- -> WAITS, ms
 local BURST_MS, MOST_WAIT_MS, LASTS_MS, SHRINKS = 1000, 600000, 60000, 0.97
 local now = now_ms()
 local f = redis.call('HMGET', key_bucket(scope), 'open', 'gap', 'promised')

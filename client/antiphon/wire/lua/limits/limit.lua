@@ -3,7 +3,7 @@
 -- channel is told. A bucket is advice: at full memory the first write refuses the call, and no turn depends on it.
 -- A repetition does nothing more, because the bucket is closed by then.
 -- @args scope wait_ms gap_ms
--- -> LIMITED lasts_ms
+-- -> LIMITED, lasts_ms
 local FIRST_GAP_MS, MOST_GAP_MS, MOST_WAIT_MS, LASTS_MS = 50, 10000, 600000, 60000
 local now, wait, gap = now_ms(), math.min(tonumber(wait_ms), MOST_WAIT_MS), tonumber(gap_ms)
 local f = redis.call('HMGET', key_bucket(scope), 'open', 'gap')

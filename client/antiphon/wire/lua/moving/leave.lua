@@ -4,7 +4,7 @@
 -- @args place proof run_id changes shared...
 -- -> LEFT                  (also for a repetition)
 -- -> WRITTEN               copy what was written, and try again
--- -> MOVED place           to another place, before
+-- -> MOVED, place          to another place, before
 local before = redis.call('GET', key_moved())
 if before and string.match(before, '^to (%S+)') == place then return {'LEFT'} end
 if before then return {'MOVED', before} end
