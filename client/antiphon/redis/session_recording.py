@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from antiphon.errors import SessionNotFound, TurnDeleted, TurnNotFound, UsageError
+from antiphon.errors import CorruptRecord, KeyMissing, SessionNotFound, TurnDeleted, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.model import TERMINAL
 from antiphon.model.recording import Recording, SessionRecording
@@ -22,17 +22,19 @@ async def kept_turns(cell: Cell, session: SessionId) -> list[TurnId]:
 
 
 async def record_session(session_id: str, turns: Iterable[TurnHandle]) -> SessionRecording:
-    """Record those of a session's ``turns`` that have ended, but not those that another turn has taken.
+    """Record those of a session's ``turns`` that have ended, but not those that another turn has taken or are damaged.
 
-    Raises ``UsageError`` if there are none.
+    Raises ``UsageError`` if there are none, ``KeyMissing`` and ``StoreError``.
     """
     found: list[Recording] = []
     for turn in turns:
         try:
             if await turn.status() in TERMINAL:
                 found.append(await turn.recording())
-        except (TurnNotFound, TurnDeleted):
-            continue  # it has expired since it was listed
+        except KeyMissing:
+            raise
+        except (TurnNotFound, TurnDeleted, CorruptRecord):
+            continue  # it has expired since it was listed, or is damaged
     answered = [one for one in found if one.messages or one.error]
     if not answered:
         raise UsageError(f"Session {session_id} has no ended turn that is kept.")

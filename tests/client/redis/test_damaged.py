@@ -1,6 +1,7 @@
 """Records that are not what was written: whoever reads them is told so with an error of ours, and nothing else."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from redis.asyncio import Redis
@@ -8,7 +9,10 @@ from support.here import running_worker
 
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, CorruptRecord, NotFound, StreamGap, TurnFailed
+from antiphon.input.ids import SessionId
 from antiphon.input.request import AgentSpec
+from antiphon.redis.deployment import cell_states
+from antiphon.redis.graph import graph_of
 
 DEEP = b"[" * 200_000
 DEEP_EVENT = b'{"seq":2,"at":1,"type":"text_delta","text":' + DEEP
@@ -126,3 +130,59 @@ async def test_every_reader_says_what_it_cannot_read(redis_url):
             ]
         await redis.flushdb()
     assert not wrong, "\n".join(wrong)
+
+
+KINDS = {
+    "text": ("SET", "x"),
+    "list": ("RPUSH", "x"),
+    "set": ("SADD", "x"),
+    "stream": ("XADD", "*", "a", "b"),
+}
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", range(5))
+async def test_a_turn_of_another_type_hurts_that_turn_alone(redis_url, kind, which):
+    """Whatever reads the whole session, or all sessions, goes on without it."""
+    async with Redis.from_url(redis_url) as redis, AsyncClient(redis_url) as client:
+        session, turns = client.session("s", tenant="acme"), []
+        async with running_worker(redis_url):
+            for text in ("one", "two"):
+                turns.append(await client.submit("s", text, agent=AGENT, tenant="acme"))
+                await turns[-1].result(60)
+        turns += [await client.submit("s", text, tenant="acme") for text in ("three", "four")]
+        turns.append(await client.submit("s", "five", tenant="acme", delay=60))
+        pending = {one.id for one in turns[2:]}
+        bad = turns.pop(which)
+        (cell,) = client.connections.cells
+        await redis.delete(cell.keys.turn(bad.id))
+        await redis.execute_command(KINDS[kind][0], cell.keys.turn(bad.id), *KINDS[kind][1:])
+
+        whole = await cell.snapshot(SessionId("s"), 0, -1, "pending failed")
+        assert {one.turn_id for one in whole.turns} == pending - {bad.id}
+        assert len((await client.snapshot("s", tenant="acme")).messages) == len(await session.messages()) == 4
+        assert len((await session.to_dict())["messages"]) == 4
+        with suppress(CorruptRecord):  # it is that of the damaged turn
+            await session.status()
+        listed = [one async for one in client.turns("s", tenant="acme")]
+        assert [one.id for one in listed] == [one.id for one in reversed(turns)]
+        assert {(await one.info()).turn_id for one in listed} == {one.id for one in turns}
+        assert [one.session_id async for one in client.sessions()] == ["s"]
+        assert [one async for one in client.failed()] == [one async for one in client.waiting()] == []
+        assert [one.turn_id async for one in client.due()] == [one.id for one in turns[-1:] if which < 4]
+        assert (await graph_of(cell, SessionId("s"))).count("unreadable") == 1
+        assert len((await session.recording()).turns) == (2 if which > 1 else 1)
+        assert [state.sessions for state in await cell_states([redis_url], "ant")] == [1]
+        assert await session.fork("t")
+        for one in turns:
+            await one.cancel()
+        if bad.id in pending and which < 4:
+            with pytest.raises(CorruptRecord):  # it is in the way of what comes after it
+                await session.delete()
+            await redis.flushdb()
+            return
+        assert await session.delete()
+        left = {key for key in await redis.keys("ant:*") if key.endswith((b":s", bad.id.encode()))}
+        assert left <= {b"ant:session:s"}
+        await redis.flushdb()

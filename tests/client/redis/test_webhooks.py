@@ -75,3 +75,32 @@ async def test_what_is_no_webhook_is_refused(wrong):
         with pytest.raises(UsageError) as refused:
             await client.webhooks().set(**options)
         assert SECRET not in refused.value.message
+
+
+DAMAGES = {
+    "text": ("SET", "ant:webhook:bad", "x"),
+    "a list": ("RPUSH", "ant:webhook:bad", "x"),
+    "no types": ("HSET", "ant:webhook:bad", "url", URL),
+    "deliveries": ("SET", "ant:deliveries:bad", "x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_webhook_is_listed_with_its_damage_and_can_be_set_again(client, damage):
+    """A tenant is not shown one of which the tenant cannot be read."""
+    await client.webhooks(tenant="acme").set("bad", URL)
+    await client.webhooks(tenant="acme").set("good", URL)
+    (cell,) = client.connections.cells
+    await cell.redis.delete(DAMAGES[damage][1])
+    await cell.redis.execute_command(*DAMAGES[damage])
+    found = {one.name: one async for one in client.webhooks()}
+    assert (found["good"].error, "damaged" in found["bad"].error) == (None, True)
+    readable = damage == "deliveries"
+    names = [one.name async for one in client.webhooks(tenant="acme")]
+    assert names == (["bad", "good"] if readable else ["good"])
+    if not readable:
+        with pytest.raises(WrongTenant):
+            await client.webhooks(tenant="acme").delete("bad")
+    await client.webhooks().delete("bad")
+    await client.webhooks(tenant="acme").set("bad", URL)
+    assert [one.error async for one in client.webhooks(tenant="acme")] == [None, None]

@@ -16,6 +16,7 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.archiving import Ending, begin_archiving, take_work
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.inspection import not_turns, session_rows
+from antiphon.wire.lists.notices import follow
 from antiphon.wire.lists.reading import places
 from antiphon.wire.records import Emit
 from antiphon.wire.scripts import load_script
@@ -302,3 +303,51 @@ async def test_a_damaged_session_does_not_stop_the_archiver(cell):
     await cell.redis.zrem("ant:ending", "bad")
     await cell.reap()
     assert not await cell.redis.exists("ant:quarantined")
+
+
+OTHER_TYPES = ("string", "list", "set", "zset")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("kind", OTHER_TYPES)
+@pytest.mark.parametrize("key", ["ant:turn:t2", "rq:job:t2"])
+async def test_a_turn_ends_as_ever_whatever_the_next_one_of_its_session_is(cell, key, kind):
+    await follow(cell, MINUTE)
+    for turn in ("t1", "t2", "t3"):
+        await cell.put(turn, "s", tenant="acme")
+    running = await cell.take_one()
+    whole = await cell.redis.dump(key)
+    await damage(cell, key, kind)
+    assert await cell.end(running)
+    assert await cell.redis.ttl("ant:turn:t1") > 0
+    assert not await cell.redis.zscore("ant:tenant:acme", "t1")
+    assert [fields.get(b"turn") for _, fields in await cell.redis.xrange("ant:notices")][-1] == b"t1"
+    assert await cell.look_at("s") is not None
+    assert await cell.cancel(TurnId("t3"), "enough") == "cancelled"
+    await cell.redis.restore(key, 0, whole, replace=True)
+    await cell.reap_after(MINUTE)
+    assert await cell.end(await cell.take_one())
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("kind", OTHER_TYPES)
+@pytest.mark.parametrize("bad", ["t1", "t2"])
+async def test_the_turns_of_a_tenant_do_not_wait_for_a_damaged_one(cell, bad, kind):
+    """It stands in the tenant's line, or has the place in front of it."""
+    await cell.redis.hset("ant:limits", "in_flight:acme", 1)
+    for number in range(4):
+        await cell.put(f"t{number}", f"s{number}", tenant="acme", user="u", priority="high")
+    running = await cell.take_one()
+    await damage(cell, f"ant:turn:{bad}", kind)
+    found = []
+    for _ in range(3):
+        assert await cell.end(running)
+        await cell.reap_after(MINUTE)
+        claims = await cell.take()
+        if not claims.turns:
+            break
+        (running,) = claims.turns
+        found.append(running.turn_id)
+    assert sorted(found) == sorted({"t1", "t2", "t3"} - {bad})
+    assert [one.session_id for one in await not_turns(cell, 10)] == [f"s{bad[1]}"]
+    await cell.redis.flushdb()

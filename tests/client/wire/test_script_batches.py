@@ -3,6 +3,7 @@
 import pytest
 from support.cells import body
 
+from antiphon.errors import CorruptRecord
 from antiphon.model import OpenCall, Wait
 from antiphon.wire.batches import (
     ANSWER,
@@ -412,3 +413,36 @@ async def test_a_batch_lasts_as_long_as_it_is_looked_at(cell):
         assert batch.steps == ["step-1"]
         assert await note(cell, batch, "later", seconds=KEPT_MS / 2000)
         await cell.wait(KEPT_MS // 2)
+
+
+DAMAGED = ["batch:bad", "batch_steps:bad", "batch_step:step-1", "batch_outbox:GROUP", "turn:t1"]
+
+
+@pytest.mark.parametrize("key", DAMAGED)
+async def test_what_is_damaged_of_one_batch_delays_no_other(cell, key):
+    """It is an error once a minute, and goes on when it is repaired."""
+    await asked(cell, seconds=0.0)
+    in_batch = "batch" in key and "outbox" not in key
+    if in_batch:
+        assert await taken(cell, "bad")
+        await cell.wait(LEASE_MS)
+    key = f"ant:{key.replace('GROUP', str(GROUP))}"
+    whole = await cell.redis.dump(key)
+    await cell.redis.set(key, "x", ex=60)
+    other = Group("openai", "/responses", "other")
+    await asked(cell, "t2", "s2", "step-2", group=other, seconds=0.0)
+    good = await taken(cell, "good")
+    if not good.steps:  # the batch of the damaged step is over
+        assert await note(cell, good, "over")
+        good = await taken(cell, "good")
+    assert good.steps == ["step-2"]
+    assert await note(cell, good, "over")
+    await cell.wait(60_000)
+    if not key.startswith(("ant:turn:", "ant:batch_step:")):
+        with pytest.raises(CorruptRecord):
+            await taken(cell, "again")
+        await cell.redis.restore(key, 0, whole, replace=True)
+        await cell.redis.expire(key, 60)
+        await cell.wait(60_000)
+        assert (await taken(cell, "last")).steps == ["step-1"]
+    await cell.redis.flushdb()

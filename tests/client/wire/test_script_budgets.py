@@ -232,6 +232,15 @@ async def test_a_damaged_ledger_is_named(cell):
         await ask(cell, call())
 
 
+async def test_a_damaged_turn_that_holds_a_part_keeps_no_other_from_its_call(cell):
+    if isinstance(cell, MemoryCell):
+        pytest.skip("its turns cannot be damaged")
+    assert await ask(cell, call(cost=90 * CENT))
+    await cell.redis.set(cell.keys.turn("t1"), "x", ex=60)
+    assert await ask(cell, call("t2", cost=50 * CENT, session="s2")) == Busy()
+    assert await ask(cell, call("t2", cost=5 * CENT, session="s2")) == Reserved(["tenant:day:acme"])
+
+
 async def test_every_ledger_has_its_ttl(cell):
     per = [Budget(cost=9, per=one) for one in ("turn", "session", "day", "month")]
     await ask(cell, call(), Payer("tenant", "acme", tuple(per)))

@@ -7,6 +7,7 @@ from antiphon.errors import LimitReached
 from antiphon.wire.lists import webhooks as wire
 from antiphon.wire.lists.notices import follow
 from antiphon.wire.lists.webhooks import (
+    DamagedWebhook,
     release_webhook,
     settle,
     stored_webhooks,
@@ -244,6 +245,42 @@ async def test_a_damaged_webhook_delays_no_other_one_and_goes_on_when_it_is_repa
     await cell.wait(60_000)
     await ended(cell, "t2")
     assert [await due(cell), await due(cell)] == [["t2"], ["t2"]]
+
+
+DAMAGES = {
+    "no hash": lambda redis: redis.set("ant:webhook:bad", "x"),
+    "no types": lambda redis: redis.hdel("ant:webhook:bad", "types"),
+    "no tenant": lambda redis: redis.hdel("ant:webhook:bad", "tenant"),
+    "no deliveries": lambda redis: redis.set("ant:deliveries:bad", "x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_webhook_that_misses_notices_because_it_is_damaged_is_named_once_a_minute(cell, damage):
+    for name in ("bad", "hook"):
+        await write_webhook(cell, name, EVERY)
+    await cell.redis.delete("ant:webhook:bad" if damage == "no hash" else "ant:deliveries:bad")
+    await DAMAGES[damage](cell.redis)
+    for number in range(2):
+        await ended(cell, f"t{number}")
+        assert await everything_due(cell) == (["bad"], [f"t{number}"])
+        await ended(cell, f"u{number}")
+        assert await everything_due(cell) == ([], [f"u{number}"]), "it is not named again at once"
+        await cell.wait(60_000)
+
+
+async def everything_due(cell):
+    """The webhooks that are found to be damaged, and the turns of which the others are told, until nothing is left."""
+    damaged, told = [], []
+    while taken := await take(cell):
+        if isinstance(taken, DamagedWebhook):
+            damaged.append(taken.name)
+            continue
+        for one in taken.deliveries:
+            assert await settle(cell, taken, one, "delivered")
+            told.append(one.notice.turn_id)
+        await release_webhook(cell, taken)
+    return damaged, told
 
 
 async def test_what_is_missed_is_named_and_what_is_left_is_told(cell):

@@ -13,6 +13,7 @@ from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.lists.notices import KEEP_SECONDS, Notice
+from antiphon.wire.lists.reading import is_damaged
 from antiphon.wire.records import pairs
 
 What = Literal["delivered", "dropped", "skipped", "later"]
@@ -21,6 +22,9 @@ What = Literal["delivered", "dropped", "skipped", "later"]
 MOST_WEBHOOKS = 100
 AT_ONCE = 100
 KEEP_MS = int(KEEP_SECONDS * 1000)
+
+
+_DAMAGED = b"Its records are damaged: it misses events until it is deleted and set again."
 
 
 class StoredWebhook(NamedTuple):
@@ -117,7 +121,10 @@ async def release_webhook(cell: Cell, taken: Taken) -> None:
 
 
 async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> list[StoredWebhook]:
-    """Read these webhooks, or all, by their names. Those that are gone are left out, and fields that do not open."""
+    """Read these webhooks, or all, by their names. Those that are gone are left out, and fields that do not open.
+
+    One whose record is of another type has only an error.
+    """
     if names is None:
         known: list[bytes] = await asked(cell.redis.zrange(cell.keys.webhooks, 0, -1))
         names = sorted(text_of(name) for name in known)
@@ -125,9 +132,9 @@ async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> lis
     for name in names:
         pipe.hgetall(cell.keys.webhook(name))
         pipe.zcard(cell.keys.deliveries(name))
-    answers: list[Any] = await asked(pipe.execute()) if names else []
+    answers: list[Any] = await asked(pipe.execute(raise_on_error=False)) if names else []
     return [
-        StoredWebhook(name, _fields(cell, name, raw), waiting)
+        _stored(cell, name, raw, waiting)
         for name, raw, waiting in zip(names, answers[::2], answers[1::2], strict=True)
         if raw
     ]
@@ -136,6 +143,13 @@ async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> lis
 def _handed(raw: Sequence[bytes]) -> Handed:
     missed, more, pushes = raw
     return Handed(text_of(missed), more == b"1", pushes == b"1")
+
+
+def _stored(cell: Cell, name: str, raw: Any, waiting: Any) -> StoredWebhook:
+    fields = {} if is_damaged(raw) else _fields(cell, name, raw)
+    if is_damaged(waiting) or "types" not in fields or "tenant" not in fields:
+        return StoredWebhook(name, fields | {"error": _DAMAGED}, 0)
+    return StoredWebhook(name, fields, waiting)
 
 
 def _fields(cell: Cell, name: str, raw: Mapping[bytes, bytes]) -> dict[str, bytes]:

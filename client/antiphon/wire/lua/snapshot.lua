@@ -9,7 +9,7 @@ local fields = redis.call('HGETALL', key_session(session))
 if #fields == 0 then return {'SESSION_NOT_FOUND'} end
 local head = redis.call('LINDEX', key_inbox(session), 0) or ''
 if head == '' and is_over(session) then return {'SESSION_NOT_FOUND'} end
-local first = head ~= '' and redis.call('HGET', key_turn(head), 'first_seq')
+local first = head ~= '' and tonumber(redis.pcall('HGET', key_turn(head), 'first_seq')) -- of a turn that is damaged, nothing is shown
 local cursor = redis.call('HGET', key_session(session), 'seq') or '0'
 if first then cursor = string.format('%.0f', first - 1) else head = '' end
 local length, inbox = redis.call('LLEN', key_history(session)), redis.call('LRANGE', key_inbox(session), 0, -1)
@@ -21,11 +21,14 @@ to = math.min(to < 0 and length + to or to, length - 1)
 local function on_page(place) return place and place >= from and (place <= to or place == length and to == length - 1) end
 
 local listed, found = {}, {}
-local function show(turn) found[#found + 1] = {turn, redis.call('HGETALL', key_turn(turn))} end
+local function show(turn)
+  local f = redis.pcall('HGETALL', key_turn(turn))
+  found[#found + 1] = {turn, f.err and {} or f}
+end
 if string.find(turns, 'failed') then
   listed = redis.call('LRANGE', key_turns(session), 0, -1)
   for _, turn in ipairs(listed) do
-    if on_page(tonumber(redis.call('HGET', key_turn(turn), 'place'))) then show(turn) end
+    if on_page(tonumber(redis.pcall('HGET', key_turn(turn), 'place'))) then show(turn) end
   end
 end
 if string.find(turns, 'pending') then

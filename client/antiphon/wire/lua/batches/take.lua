@@ -2,11 +2,11 @@
 -- without those whose turns have ended. For `lease_ms` no other worker takes it. A repetition returns the batch that the call made;
 -- an older one that it took is due again when its lease is over. Only batches of these `accounts` are taken: each is
 -- a provider, with a space and the account of the group if that has one. A batch stays for `keep_ms` after it was taken with steps that a
--- turn needed.
+-- turn needed. What is damaged is left alone for a minute, and is an error where nothing else is due.
 -- @args label lease_ms size most_bytes keep_ms accounts...
 -- -> NONE, more            `more`: 1 if something will be due
 -- -> TAKEN, label, fence, fields, all steps, steps that a turn needs
--- @include batches
+-- @include damage batches
 if redis.call('EXISTS', key_batches(), key_batch_groups()) == 0 then return {'NONE', 0} end
 local MOST_LOOKED_AT = 100
 local now, known = now_ms(), {}
@@ -40,7 +40,7 @@ end
 local function made(group)
   local outbox, count, bytes = key_batch_outbox(group), 0, 0
   for _, id in ipairs(redis.call('ZRANGE', outbox, 0, size - 1)) do
-    local more = redis.call('HSTRLEN', key_batch_step(id), 'body')
+    local more = tonumber(redis.pcall('HSTRLEN', key_batch_step(id), 'body')) or 0
     if count > 0 and bytes + more > tonumber(most_bytes) then break end
     redis.call('ZREM', outbox, id)
     if waiting_turn(id) then
@@ -57,10 +57,7 @@ local function made(group)
   return true
 end
 
-local made_before = redis.call('HGET', key_batch(label), 'group')
-if made_before and is_known(made_before) then return taken(label) end
-
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_batches(), '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
+local function due_batch(name)
   local group = redis.call('HGET', key_batch(name), 'group')
   if not group then
     redis.call('ZREM', key_batches(), name) -- it has expired
@@ -68,7 +65,24 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_batches(), '-inf', now, 'L
     return taken(name)
   end
 end
-for _, group in ipairs(redis.call('ZRANGEBYSCORE', key_batch_groups(), '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
+
+local function due_group(group)
   if is_known(group) and made(group) then return taken(label) end
 end
+
+local made_before = redis.call('HGET', key_batch(label), 'group')
+if made_before and is_known(made_before) then return taken(label) end
+
+local problem
+for _, one in ipairs({{key_batches(), due_batch}, {key_batch_groups(), due_group}}) do
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', one[1], '-inf', now, 'LIMIT', 0, MOST_LOOKED_AT)) do
+    local whole, found = guarded(one[2], name)
+    if whole and found then return found end
+    if not whole then
+      redis.call('ZADD', one[1], now + QUARANTINE_MS, name)
+      problem = found
+    end
+  end
+end
+if problem then error({err = problem}, 0) end
 return {'NONE', redis.call('EXISTS', key_batches(), key_batch_groups())}

@@ -113,7 +113,9 @@ end
 local function is_dead(whose, call, away)
   local theirs, lasts = string.match(call, '^(%S+) .- (%d+)$')
   if not lasts or tonumber(lasts) < now then return true end
-  local place, status = unpack(redis.call('HMGET', key_turn(whose), 'session', 'status'))
+  local f = redis.pcall('HMGET', key_turn(whose), 'session', 'status')
+  if f.err then return false end -- a turn that is damaged may go on
+  local place, status = unpack(f)
   if string.find(theirs, '~', 1, true) then
     if not place and #away < 2 * MOST_AWAY then
       away[#away + 1], away[#away + 2] = whose, call

@@ -34,9 +34,14 @@ redis.call('EXPIRE', key_erasing(), KEEP_TURN_SECONDS)
 local turns = redis.call('LRANGE', key_turns(session), 0, -1)
 for _, outside in ipairs(turns) do
   if redis.call('ZREM', key_due(), outside) == 1 or redis.call('ZSCORE', key_aside(), outside) then
-    keep_journal(session, outside)
-    redis.call('DEL', key_journal(outside))
-    withdraw(session, outside, DELETED, now_ms(), KEPT_EVENTS)
+    if redis.call('TYPE', key_turn(outside)).ok == 'hash' then
+      keep_journal(session, outside)
+      redis.call('DEL', key_journal(outside))
+      withdraw(session, outside, DELETED, now_ms(), KEPT_EVENTS)
+    else
+      redis.call('ZREM', key_aside(), outside)
+      redis.call('ZREM', key_suspended(), outside)
+    end
     redis.call('ZREM', key_sessions(), session)
   end
 end

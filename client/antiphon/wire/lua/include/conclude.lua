@@ -1,6 +1,6 @@
 -- Keep a number of events, and all events of the run that ends here and of the one that still goes on.
 local function trim(session, seq, keep_events, first, head)
-  local others = head and redis.call('HGET', key_turn(head), 'first_seq')
+  local others = head and redis.pcall('HGET', key_turn(head), 'first_seq') -- it may be damaged
   local keep_from = math.min(seq - keep_events + 1, tonumber(first or '') or seq, tonumber(others or '') or seq)
   if keep_from > 1 then redis.call('XTRIM', key_events(session), 'MINID', string.format('%.0f', keep_from)) end
 end

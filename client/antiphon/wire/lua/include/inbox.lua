@@ -89,11 +89,11 @@ end
 -- A caller that has taken the session out of `active` gives its `life` and its `head`, if there is one.
 local function ready(session, now, front, head, life)
   head = head or not life and redis.call('LINDEX', key_inbox(session), 0)
-  if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
-    local f = redis.call('HMGET', key_turn(head), 'queue', 'execution')
-    redis.call('ZREM', key_rq_started(f[1]), head .. ':' .. (f[2] or ''))
-    redis.call('HSET', key_turn(head), 'status', 'queued')
+  if head and redis.pcall('HGET', key_rq_job(head), 'status') == 'canceled' then
     redis.call('ZADD', key_active(), now, session)
+    local f = redis.pcall('HMGET', key_turn(head), 'queue', 'execution')
+    redis.call('ZREM', key_rq_started(f[1] or ''), head .. ':' .. (f[2] or ''))
+    redis.pcall('HSET', key_turn(head), 'status', 'queued')
   elseif head and not front and redis.call('HDEL', key_session(session), 'edit_waits') == 1 then
     redis.call('ZADD', key_active(), now + EDIT_MS, session)
   elseif head then

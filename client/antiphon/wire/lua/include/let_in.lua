@@ -18,7 +18,7 @@ end
 -- A turn has left a line, and `joins` the tenant's line or `enters` its queue. The turn may have changed since: one
 -- that was cancelled with RQ's tools is left to the reaper, which is due at once.
 local function go_on(turn, now, how)
-  local session, status = unpack(redis.call('HMGET', key_turn(turn), 'session', 'status'))
+  local session, status = unpack(redis.pcall('HMGET', key_turn(turn), 'session', 'status'))
   if status ~= 'waiting' or redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
   local cancelled = redis.call('HGET', key_rq_job(turn), 'status') == 'canceled'
   redis.call('ZADD', key_active(), cancelled and now or now + LOOK_AGAIN_MS, session)

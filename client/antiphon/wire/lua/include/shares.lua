@@ -32,7 +32,7 @@ end
 
 -- Whether a turn still has its share's place. One whose session is set aside holds nobody up.
 local function stands(turn)
-  local f = redis.call('HMGET', key_turn(turn), 'status', 'session')
+  local f = redis.pcall('HMGET', key_turn(turn), 'status', 'session') -- one that is damaged does not
   return f[1] == 'queued' and redis.call('HEXISTS', key_quarantined(), f[2] or '') == 0
 end
 
@@ -55,7 +55,7 @@ local function place_of_user(turn, line, share, user, at)
   if last and redis.call('ZSCORE', line, last) then
     at = place + ROUND_MS
   elseif first[1] then
-    local begun = first[2] + head_start(unpack(redis.call('HMGET', key_turn(first[1]), 'priority', 'front')))
+    local begun = first[2] + head_start(unpack(redis.pcall('HMGET', key_turn(first[1]), 'priority', 'front')))
     at = math.min(at, begun + ROUND_MS + 1)
   end
   redis.call('HSET', rounds, name, turn .. string.format(' %.0f', at))

@@ -9,6 +9,20 @@ local function wants(hook, id, f)
     and (tenant == '' or tenant == f.tenant)
 end
 
+-- What a webhook asked for. Raises what is wrong with it.
+local function asked_for(name)
+  local hook = redis.call('HMGET', key_webhook(name), 'types', 'tenant', 'since')
+  if not (hook[1] and hook[2]) then error({err = 'The webhook has no types or no tenant.'}, 0) end
+  return hook
+end
+
+-- A webhook misses notices because it is damaged: `take` is to find it, once a minute.
+local function find_damage(name, now)
+  if tonumber(redis.call('ZSCORE', key_webhooks(), name)) > now + QUARANTINE_MS then
+    redis.call('ZADD', key_webhooks(), now, name)
+  end
+end
+
 local function add_delivery(name, id, f, now)
   if redis.call('ZCARD', key_deliveries(name)) >= MOST_DELIVERIES then
     redis.call('HINCRBY', key_webhook(name), 'dropped', 1)
@@ -25,11 +39,12 @@ local function dispatch(now, keep_ms)
   local page, missed, more = notices_behind(key_dispatched(), keep_ms)
   local hooks = {}
   for _, name in ipairs(#page > 0 and redis.call('ZRANGE', key_webhooks(), 0, -1) or {}) do
-    guarded(function() hooks[name] = redis.call('HMGET', key_webhook(name), 'types', 'tenant', 'since') end)
+    local whole, hook = guarded(asked_for, name)
+    if whole then hooks[name] = hook else find_damage(name, now) end
   end
   for _, f in ipairs(page) do
     for name, hook in pairs(hooks) do
-      if f.turn and wants(hook, f.id, f) then guarded(add_delivery, name, f.id, f, now) end
+      if f.turn and wants(hook, f.id, f) and not guarded(add_delivery, name, f.id, f, now) then find_damage(name, now) end
     end
   end
   if #page > 0 then redis.call('SET', key_dispatched(), page[#page].id) end

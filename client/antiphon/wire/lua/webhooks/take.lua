@@ -21,6 +21,7 @@ local function take()
     redis.call('ZREM', key_webhooks(), name)
     return
   end
+  asked_for(name)
   local due = redis.call('ZRANGEBYSCORE', key_deliveries(name), '-inf', now, 'LIMIT', 0, count)
   redis.call('HSET', key_webhook(name), 'fence', fence)
   local free = redis.call('HGET', key_webhook(name), 'held') ~= '1'
