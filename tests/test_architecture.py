@@ -92,7 +92,7 @@ OWNERS = {
     "google": ["antiphon_gateway.a2a.*", "antiphon_worker.a2a"],
     "httpx": ["antiphon_worker.a2a"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
-    "cryptography": ["antiphon_gateway.access.secret", "antiphon.encryption.cipher"],
+    "cryptography": ["antiphon_gateway.access.secret", "antiphon.encryption.keyring"],
     "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis", "antiphon_worker.rq.cell_connection"],
     "rq": ["antiphon_worker.jobs", "antiphon_worker.rq.cell_connection"],

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from antiphon.async_client import AsyncClient, SessionSnapshot
 from antiphon.model.feedback import Feedback, Figures
-from antiphon.model.promotions import Promotion
-from antiphon.model.requests import KeptRequest
-from antiphon.model.variants import Variant, VariantRun
+from antiphon.model.recording import KeptRequest, Variant, VariantRun
+from antiphon.model.revisions import Promotion
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import AllEvents, FollowedEvent
-from antiphon.redis.budget_lists import BudgetPage, StoredBudget
-from antiphon.redis.budgets import AsyncBudgets
+from antiphon.redis.budgets import AsyncBudgets, BudgetPage, StoredBudget
 from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
@@ -26,7 +24,7 @@ from antiphon.redis.schedules import AsyncSchedules, Schedule
 from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnTree
 from antiphon.stores.words import Excerpt
 from antiphon.sync_client import Agents, Budgets, Client, Facts, Schedules, Webhooks
 from antiphon.wire.lists.inspection import DueTurn

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from antiphon.model.budget import BudgetState
 from antiphon.model.feedback import Figures
 from antiphon.redis.deployment import CellState, cell_states
-from antiphon.wire.lists.budgets import NamedBudget
+from antiphon.wire.budgets import NamedBudget
 from antiphon.wire.lists.workers import QueueRow
 
 MOST_QUEUES, MOST_WORKERS, MOST_REVISIONS = 100, 1000, 200

@@ -17,11 +17,10 @@ from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import IfBusy, ModelServiceWord, Priority, SessionWord, WhileSuspended
 from antiphon.model import CallerTool, Response, Status
 from antiphon.model.budget import Budget, BudgetScope, BudgetState
-from antiphon.model.promotions import Promotion
+from antiphon.model.revisions import Promotion
 from antiphon.redis.agents import AgentRevision, AsyncAgents
 from antiphon.redis.all_events import FollowedEvent
-from antiphon.redis.budget_lists import BudgetPage
-from antiphon.redis.budgets import AsyncBudgets
+from antiphon.redis.budgets import AsyncBudgets, BudgetPage
 from antiphon.redis.deployment import TenantLimits
 from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact

@@ -35,7 +35,7 @@ from antiphon_gateway.http.operations import (
     read_query,
 )
 from antiphon_gateway.http.streams import EventStream
-from antiphon_gateway.interface import administration, budgets, events, sent_events, sessions, turns
+from antiphon_gateway.interface import administration, events, sent_events, sessions, turns
 from antiphon_gateway.interface import files as stored_files
 from antiphon_gateway.interface.openapi import openapi
 from antiphon_gateway.mcp import route as mcp
@@ -288,7 +288,7 @@ def _document() -> dict[str, Any]:
 def operations() -> list[Operation]:
     """Return all operations, in the order of the reference."""
     rooms = (
-        sessions, stored_files, turns, administration, budgets, sent_events, events, ai_sdk, ag_ui, a2a_routes,
+        sessions, stored_files, turns, administration, sent_events, events, ai_sdk, ag_ui, a2a_routes,
         responses, compaction, input_tokens, conversations, models, chat, mcp, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]

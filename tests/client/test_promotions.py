@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from antiphon.errors import UsageError
-from antiphon.model.promotions import Promotion, is_in_share, paused, promoted, rolled_back, without
+from antiphon.model.revisions import Promotion, is_in_share, paused, promoted, rolled_back, without
 from antiphon.redis.agents import AgentRevision
 
 SESSIONS = [f"user-{n}" for n in range(10_000)]

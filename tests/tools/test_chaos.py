@@ -44,9 +44,8 @@ from antiphon.events import (
     TurnStarted,
 )
 from antiphon.model import Message, Text, Wait
-from antiphon.model.variants import Variant, VariantRun
-from antiphon.session.turn_info import TurnInfo
-from antiphon.session.turn_tree import TurnTree
+from antiphon.model.recording import Variant, VariantRun
+from antiphon.session.turn_info import TurnInfo, TurnTree
 
 NO_HOSTS = why_no_hosts()
 

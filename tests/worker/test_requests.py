@@ -16,7 +16,7 @@ from antiphon.errors import ProviderOverloaded, SettingsError
 from antiphon.hooks import ModelStart, Replace, hook
 from antiphon.model import FallbackModel, Retry
 from antiphon.model.budget import Budget
-from antiphon.model.requests import KeptRequest
+from antiphon.model.recording import KeptRequest
 from antiphon.testing import script, tool_call
 from antiphon.window import Summary
 from antiphon_gateway import Access

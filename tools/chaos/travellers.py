@@ -16,7 +16,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, UsageError
 from antiphon.events import AgentChanged, Event
 from antiphon.model import TERMINAL
-from antiphon.model.variants import VariantRun
+from antiphon.model.recording import VariantRun
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.turn_records import turn_info
 from antiphon.routing import Route, Routing

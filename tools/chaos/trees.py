@@ -13,7 +13,7 @@ from antiphon.errors import AgentError
 from antiphon.events import Event
 from antiphon.model import TERMINAL
 from antiphon.redis.turn import AsyncTurn
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnTree
 from antiphon.testing import Answer, answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon_worker.providers.base import ModelRequest

@@ -13,7 +13,7 @@ from antiphon.errors import UsageError
 from antiphon.input.values import Priority
 from antiphon.model import Budget
 from antiphon.model.budget import Per
-from antiphon.model.promotions import Promotion, paused, promoted, rolled_back
+from antiphon.model.revisions import Promotion, paused, promoted, rolled_back
 from antiphon.wire.budgets import user_of
 from antiphon.wire.lists.webhooks import What
 from antiphon.wire.promotions import read_promotions

@@ -34,7 +34,7 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import IfBusy, Keep, Priority
 from antiphon.model import Decision, DecisionKind, OpenCall, Usage, Wait, encode
-from antiphon.model.promotions import Promotion, Promotions
+from antiphon.model.revisions import Promotion, Promotions
 from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.routing import Route
 from antiphon.wire.editing import (
@@ -51,8 +51,7 @@ from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.notices import follow
 from antiphon.wire.promotions import read_promotions
 from antiphon.wire.records import ClaimedTurn, Claims, Emit, NewTurn
-from antiphon.wire.revisions import begin
-from antiphon.wire.routes import write_route
+from antiphon.wire.revisions import begin, write_route
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from antiphon.wire.suspension import place_of, suspend
 from antiphon_worker.local.records import Turn

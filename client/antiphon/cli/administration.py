@@ -37,7 +37,7 @@ from antiphon.cli.terminal import clock_time, table
 from antiphon.client import AsyncBudgets, AsyncClient, AsyncFacts, TenantLimits
 from antiphon.errors import SessionNotFound
 from antiphon.model.budget import Budget, BudgetScope, BudgetState
-from antiphon.redis.budget_lists import StoredBudget
+from antiphon.redis.budgets import StoredBudget
 from antiphon.redis.deployment import TenantRow
 from antiphon.redis.deployment import tenants as listed_tenants
 

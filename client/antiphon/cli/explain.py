@@ -42,8 +42,7 @@ from antiphon.redis.edits import found_in
 from antiphon.redis.trees import tree_of
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.routing import ROUTER_FAILED
-from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnInfo, TurnRun, TurnTree
 from antiphon.text import text_of
 from antiphon.wire.lists.inspection import turn_log, unserved
 from antiphon.wire.records import TurnRecord

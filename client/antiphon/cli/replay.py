@@ -25,8 +25,7 @@ from antiphon.cli.terminal import one_line, printable, table
 from antiphon.client import AsyncClient
 from antiphon.errors import MissingPackage, ResultTimeout, UsageError
 from antiphon.model import Message
-from antiphon.model.recording import Recording, SessionRecording
-from antiphon.model.variants import Variant, VariantRun
+from antiphon.model.recording import Recording, SessionRecording, Variant, VariantRun
 from antiphon.replaying import encoded, read_recordings
 from antiphon.text import text_of
 

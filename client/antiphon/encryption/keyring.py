@@ -1,4 +1,4 @@
-"""The keys of a deployment: the first one seals, and all of them open."""
+"""The keys of a deployment: the first one seals, and all of them open, with AES-256-GCM and random nonces."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar
+from functools import cache, lru_cache
+from typing import Any, ClassVar
 
-from antiphon.encryption.cipher import Cipher
-from antiphon.errors import KeyMissing, SettingsError
+from antiphon.errors import KeyMissing, MissingPackage, SealBroken, SettingsError
 from antiphon.settings import DeclaredSettings, setting
 
 log = logging.getLogger("antiphon.encryption")
@@ -197,3 +196,39 @@ def new_key(key_id: str) -> str:
     """
     Key(key_id, bytes(KEY_BYTES))
     return f"{key_id}:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"
+
+
+NONCE_BYTES = 12
+
+
+@cache
+def _library() -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return the algorithm, and what it raises for values that were changed."""
+    try:
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as exc:
+        raise MissingPackage("Encryption needs a package: pip install 'antiphon[encryption]'.") from exc
+    return AESGCM, (InvalidTag, ValueError)
+
+
+class Cipher:
+    """Seals and opens with one key. Raises ``MissingPackage`` without ``antiphon[encryption]``."""
+
+    __slots__ = ("_gcm", "_refusals")
+
+    def __init__(self, key: bytes) -> None:
+        algorithm, self._refusals = _library()
+        self._gcm = algorithm(key)
+
+    def seal(self, data: bytes, beside: bytes) -> bytes:
+        """Return the nonce and the ciphertext. ``beside`` stays in plain text and cannot be changed either."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._gcm.encrypt(nonce, data, beside)
+
+    def open(self, sealed: bytes, beside: bytes) -> bytes:
+        """Return what was sealed. Raises ``SealBroken``."""
+        try:
+            return self._gcm.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], beside)
+        except self._refusals as exc:
+            raise SealBroken from exc

@@ -1,12 +1,12 @@
-"""A turn, or all turns of a session, as they ran: what is needed to replay them."""
+"""Turns as they ran: what is needed to replay them, what the models received, and how they were run again."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field, structs
 
-from antiphon.model import Message, Status
+from antiphon.model import Message, Status, Usage
 from antiphon.model.files import StoredFile
 
 
@@ -69,3 +69,55 @@ class SessionRecording(Struct, omit_defaults=True):
             before = [*before[:same], *one.history]
             found.append(structs.replace(one, history=before))
         return found
+
+
+MOST_BYTES = 1024 * 1024
+"""A longer request is listed without its body."""
+
+
+class KeptRequest(Struct, omit_defaults=True):
+    """What a model received in one call: ``body`` is the JSON that was sent, without headers.
+
+    What looks like a key or a password is replaced by ``[removed]``. ``step`` is 0 for a summary of the history. ``at``
+    is the time in milliseconds since 1970, and ``size`` the length of the body in bytes. ``body`` is None if it was
+    longer than 1 MiB, or if the turn's requests were too long to keep them all.
+    """
+
+    step: int
+    run: int
+    attempt: int
+    at: int
+    provider: str
+    model: str
+    size: int
+    body: Any = None
+
+
+class Variant(Struct, omit_defaults=True):
+    """One run of a recorded turn: what the model said and called, the answer, and what it took."""
+
+    model: str
+    messages: list[Message] = field(default_factory=list)
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class VariantRun(Struct, omit_defaults=True):
+    """A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``.
+
+    ``at`` is when it was asked for, in milliseconds since 1970. ``variant`` is None while it is ``running``, and if it
+    is ``lost`` because its worker has stopped, or has not run it within a day.
+    """
+
+    id: str
+    agent: str
+    revision: str
+    worker: str
+    at: int
+    status: Literal["running", "finished", "lost"] = "running"
+    step: int = 1
+    model: str | None = None
+    system: str | None = None
+    variant: Variant | None = None

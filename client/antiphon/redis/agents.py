@@ -14,8 +14,7 @@ from antiphon.errors import UsageError
 from antiphon.input.ids import session_id, tenant_id
 from antiphon.input.values import is_a
 from antiphon.model.feedback import Figures
-from antiphon.model.promotions import Promotion, paused, promoted, rolled_back
-from antiphon.model.revisions import Revision
+from antiphon.model.revisions import Promotion, Revision, paused, promoted, rolled_back
 from antiphon.redis.connections import Connections
 from antiphon.redis.failed import in_ms
 from antiphon.redis.feedback import RatedTurn, Wanted, list_rated

@@ -16,11 +16,11 @@ from antiphon.model.feedback import Figures
 from antiphon.redis.cells import open_cells
 from antiphon.redis.connections import Connections
 from antiphon.text import text_of
+from antiphon.wire.budgets import NamedBudget, named_budgets
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import node_of
 from antiphon.wire.errors import asked
 from antiphon.wire.feedback import figures_of_workers
-from antiphon.wire.lists.budgets import NamedBudget, named_budgets
 from antiphon.wire.lists.workers import (
     Counts,
     QueueRow,

@@ -13,7 +13,7 @@ from antiphon.errors import StoreUnavailable, TurnNotFound
 from antiphon.input.ids import SessionId, is_of_sub_agent
 from antiphon.model import Message
 from antiphon.model.budget import BUDGET_SCOPES
-from antiphon.model.promotions import Promotion, without
+from antiphon.model.revisions import Promotion, without
 from antiphon.redis.connections import Connections
 from antiphon.redis.files import stored_ids
 from antiphon.redis.turn_records import finished_steps, turn_info

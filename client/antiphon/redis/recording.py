@@ -1,25 +1,29 @@
-"""Records an ended turn from its record and its session's history."""
+"""Records ended turns, from their records and their session's history, and reads what the models received."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from antiphon.errors import SessionNotFound, UsageError
-from antiphon.input.ids import TurnId
+from antiphon.errors import CorruptRecord, KeyMissing, SessionNotFound, TurnDeleted, TurnNotFound, UsageError
+from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.request import shown_request
 from antiphon.input.secrets import without_secrets
 from antiphon.model import TERMINAL, Message, decode_history
 from antiphon.model.files import StoredFile
-from antiphon.model.recording import Recording
+from antiphon.model.recording import KeptRequest, Recording, SessionRecording
+from antiphon.redis.edits import NO_MESSAGES
 from antiphon.redis.fields import decode_field
 from antiphon.redis.files import SessionFiles, stored_ids
 from antiphon.redis.turn_records import turn_info
+from antiphon.session.runtime import TurnHandle
 from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.agents import revision_of
 from antiphon.wire.records import TurnRecord
+from antiphon.wire.requests import kept_requests
 
 OPTIONS = ("params", "output", "instructions", "max_tool_calls", "caller_tools")
 
@@ -86,3 +90,37 @@ async def _files(cell: Cell, record: TurnRecord, messages: list[Message]) -> lis
     files = SessionFiles(cell, record.session_id)
     found = [await files.read(file_id) for file_id in dict.fromkeys(stored_ids(messages))]
     return [one for one in found if one is not None]
+
+
+async def requests_of(cell: Cell, turn_id: TurnId) -> list[KeptRequest]:
+    """Return what the models received in a turn. Raises ``TurnNotFound``, ``TurnDeleted`` and ``CorruptRecord``."""
+    record = await cell.turn(turn_id)
+    return await kept_requests(cell, record) if cell.has_disk and "deleted" not in record.fields else []
+
+
+async def kept_turns(cell: Cell, session: SessionId) -> list[TurnId]:
+    """Return the last 1,000 turns of a session, the first one first; none of a session that is not there."""
+    try:
+        return (await cell.snapshot(session, *NO_MESSAGES, "pending failed")).order
+    except SessionNotFound:
+        return []
+
+
+async def record_session(session_id: str, turns: Iterable[TurnHandle]) -> SessionRecording:
+    """Record those of a session's ``turns`` that have ended, but not those that another turn has taken or are damaged.
+
+    Raises ``UsageError`` if there are none, ``KeyMissing`` and ``StoreError``.
+    """
+    found: list[Recording] = []
+    for turn in turns:
+        try:
+            if await turn.status() in TERMINAL:
+                found.append(await turn.recording())
+        except KeyMissing:
+            raise
+        except (TurnNotFound, TurnDeleted, CorruptRecord):
+            continue  # it has expired since it was listed, or is damaged
+    answered = [one for one in found if one.messages or one.error]
+    if not answered:
+        raise UsageError(f"Session {session_id} has no ended turn that is kept.")
+    return SessionRecording.of(session_id, answered)

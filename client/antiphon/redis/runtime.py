@@ -19,14 +19,13 @@ from antiphon.model.files import FileEntry, StoredFile
 from antiphon.model.recording import SessionRecording
 from antiphon.redis.archived import archived_files, bring_back, whole_found
 from antiphon.redis.connections import Connections
-from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import Edits, Found
 from antiphon.redis.files import SessionFiles, is_unfilled
 from antiphon.redis.forks import fork_in_redis
-from antiphon.redis.graph import graph_of
 from antiphon.redis.listing import list_sessions, warn_if_unserved
+from antiphon.redis.recording import kept_turns, record_session
 from antiphon.redis.sent_events import send_event
-from antiphon.redis.session_recording import kept_turns, record_session
+from antiphon.redis.trees import decide_in_tree, graph_of
 from antiphon.redis.turn import AsyncTurn, error_of
 from antiphon.redis.turn_records import read_page
 from antiphon.session.background import own_turns, waits_for_itself

@@ -1,4 +1,4 @@
-"""Reads a turn with the child turns below it, and what all of them have used.
+"""A turn and the child turns below it: reads and draws them, and decides about their pending calls.
 
 The records of the turns are what counts: each child is read from its own, so it counts once, also if it has ended after
 its parent, and whichever process died. The record of a parent names its children as soon as one of their events is in
@@ -8,20 +8,26 @@ its stream. A turn without children reads no other turn.
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.errors import CorruptRecord, KeyMissing, TurnDeleted, TurnNotFound
-from antiphon.input.ids import TurnId
+from antiphon.errors import CorruptRecord, KeyMissing, TurnDeleted, TurnNotFound, UsageError
+from antiphon.events import ChildEvent, Event, Handoff, ToolCallEvent
+from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.request import ParentTurn, shown_request
-from antiphon.model import TERMINAL, Usage
+from antiphon.model import TERMINAL, Decision, Usage
 from antiphon.redis.cells import Cells
+from antiphon.redis.recording import kept_turns
 from antiphon.redis.turn_records import turn_info
 from antiphon.session.runtime import TurnHandle
-from antiphon.session.turn_info import TurnInfo
-from antiphon.session.turn_tree import TurnTree
-from antiphon.wire.forwarding import children_of
+from antiphon.session.turn_info import TurnInfo, TurnTree
+from antiphon.wire.cell import Cell
+from antiphon.wire.forwarding import children_of, owners_of
+from antiphon.wire.lists.inspection import turn_log
 from antiphon.wire.records import TurnRecord, readable
+from antiphon.wire.suspension import decide, open_calls
 
 AT_ONCE = 16
 
@@ -115,3 +121,102 @@ def _used_so_far(record: TurnRecord) -> Usage:
     """Return what a child has used that has not ended: its session began with it."""
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
         return msgspec.json.decode(record.fields.get("session_usage") or b"{}", type=Usage)
+
+
+MOST_TURNS = 100
+_STATES = {
+    "turn_queued": "queued", "turn_started": "running", "turn_retrying": "retrying", "turn_suspended": "suspended",
+    "turn_sleeping": "suspended", "turn_resumed": "queued", "turn_finished": "finished", "turn_failed": "failed",
+    "turn_cancelled": "cancelled",
+}  # fmt: skip
+
+
+async def graph_of(cell: Cell, session: SessionId) -> str:
+    """Return the last 100 turns of a session as a diagram, which ends with a newline. Raises ``StoreError``.
+
+    It has no text of users, models or tools, and goes back as far as the session keeps events. A turn whose record
+    cannot be read is ``unreadable``.
+    """
+    lines, before = ["flowchart TD"], ""
+    for number, turn in enumerate((await kept_turns(cell, session))[-MOST_TURNS:], start=1):
+        name = f"t{number}"
+        try:
+            node, *below = await _drawn(cell, turn, name)
+        except TurnNotFound:
+            continue
+        except CorruptRecord:
+            node, below = _node(name, None, "unreadable"), []
+        lines += [node, *([f"  {before} --> {name}"] if before else []), *below]
+        before = name
+    return "\n".join([*lines, ""])
+
+
+async def _drawn(cell: Cell, turn: TurnId, name: str) -> list[str]:
+    """Return the node of a turn, and what is drawn below it. Raises ``CorruptRecord`` and ``TurnNotFound``."""
+    record = await cell.turn(turn)
+    info = turn_info(record)
+    return [_node(name, info.agent, info.status), *drawn_below(name, turn, await turn_log(cell, record))]
+
+
+def drawn_below(name: str, turn: str, events: Iterable[Event]) -> list[str]:
+    """Return the hand-offs and the children of a turn, of which the node has this name, by its events."""
+    nodes, children, tools = {turn: name}, dict[str, list[str]](), dict[str, str]()
+    lines, in_charge = list[str](), name
+    for event in events:
+        match event:
+            case ToolCallEvent():
+                tools[event.call_id] = event.name
+            case Handoff():
+                passed = f"{name}h{len(lines)}"
+                lines += [_node(passed, event.target), f'  {in_charge} -. "hands over" .-> {passed}']
+                in_charge = passed
+            case ChildEvent():
+                own = event.parent_id in ("", turn)
+                if event.child_id not in children:
+                    nodes[event.child_id] = f"{name}c{len(nodes)}"
+                    above = in_charge if own else nodes.get(event.parent_id, name)
+                    lines.append(
+                        _edge(above, nodes[event.child_id], tools.get(event.call_id, "") if own else "")
+                    )
+                    children[event.child_id] = [event.agent, "queued"]
+                status = _STATES.get(str(event.event.get("type")))
+                children[event.child_id][1] = status or children[event.child_id][1]
+            case _:
+                pass
+    return [_node(nodes[child], *drawn) for child, drawn in children.items()] + lines
+
+
+def _edge(above: str, below: str, tool: str) -> str:
+    return f'  {above} -- "{_text(tool)}" --> {below}' if tool else f"  {above} --> {below}"
+
+
+def _node(name: str, agent: str | None, status: str = "") -> str:
+    said = "<br/>".join(_text(one) for one in (agent or "turn", status) if one)
+    return f'  {name}["{said}"]'
+
+
+def _text(text: str) -> str:
+    """Escape text for a label in a diagram."""
+    return re.sub(r"[^\w .:/@-]", lambda found: f"#{ord(found[0])};", text)
+
+
+async def decide_in_tree(cells: Cells, turn: TurnId, decision: Decision) -> None:
+    """Decide about a pending call of a turn, or of a child turn below it. Raises as ``decide`` does.
+
+    The call of a child is named by its id alone, or with the id of the child and a colon in front.
+    """
+    try:
+        await decide(cells.of_turn(turn), turn, decision)
+    except UsageError as exc:  # not its own, or one that it waits for otherwise
+        record = await cells.of_turn(turn).turn(turn)
+        own, _ = open_calls(record.fields, turn)
+        owners = owners_of(record, decision.call_id)
+        if not owners or any(call.call_id == decision.call_id for call in own):
+            raise
+        if len(owners) > 1:
+            ids = " or ".join(f"{child}:{call}" for child, call in owners)
+            raise UsageError(
+                f"Several turns below {turn} wait for a call {decision.call_id!r}: use {ids}.", turn_id=turn
+            ) from exc
+        [(child, decision.call_id)] = owners
+        await decide(cells.of_turn(child), child, decision)

@@ -27,22 +27,17 @@ from antiphon.input.schema import typed
 from antiphon.input.values import Keep, check_keep, patience
 from antiphon.model import TERMINAL, Decision, Response, Status
 from antiphon.model.feedback import checked_feedback
-from antiphon.model.recording import Recording
-from antiphon.model.requests import KeptRequest
-from antiphon.model.variants import VariantRun
+from antiphon.model.recording import KeptRequest, Recording, VariantRun
 from antiphon.redis.connections import Connections
-from antiphon.redis.deciding import decide_in_tree
 from antiphon.redis.edits import found_in
 from antiphon.redis.feedback import rate_turn
-from antiphon.redis.recording import record_turn
-from antiphon.redis.requests import requests_of
+from antiphon.redis.recording import record_turn, requests_of
 from antiphon.redis.subscription import Subscription, TurnEvents
-from antiphon.redis.trees import info_of, tree_of
+from antiphon.redis.trees import decide_in_tree, info_of, tree_of
 from antiphon.redis.turn_records import response_of, runs_of, service_of
 from antiphon.redis.variants import read_variants, start_variants
 from antiphon.session.background import own_turns, waits_for_itself
-from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnInfo, TurnRun, TurnTree
 from antiphon.text import text_of
 from antiphon.tools.approval import approval_of, rejection_of, result_of
 from antiphon.wire.records import TurnRecord, readable

@@ -34,7 +34,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.feedback import feedback_of
 from antiphon.wire.forwarding import pending_below
 from antiphon.wire.records import TurnRecord, readable
-from antiphon.wire.routes import route_of
+from antiphon.wire.revisions import route_of
 from antiphon.wire.suspension import open_calls, waits_of
 
 

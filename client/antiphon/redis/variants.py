@@ -11,7 +11,7 @@ from antiphon.errors import AgentError, TurnDeleted, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.input.values import is_a, now_ms
 from antiphon.model import TERMINAL
-from antiphon.model.variants import VariantRun
+from antiphon.model.recording import VariantRun
 from antiphon.redis.turn_records import turn_info
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.agents import advertised

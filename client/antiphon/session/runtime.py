@@ -22,13 +22,10 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Asked, IfBusyEdit, Keep, SessionWord
 from antiphon.model import Decision, File, Message, Response, Status
 from antiphon.model.files import FileEntry, StoredFile
-from antiphon.model.recording import Recording, SessionRecording
-from antiphon.model.requests import KeptRequest
-from antiphon.model.variants import VariantRun
+from antiphon.model.recording import KeptRequest, Recording, SessionRecording, VariantRun
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
 from antiphon.session.streams import EventIterator
-from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnInfo, TurnRun, TurnTree
 from antiphon.session.work import AgentLike, Work
 
 if TYPE_CHECKING:

@@ -10,14 +10,11 @@ from typing import Any
 from antiphon.events import Event
 from antiphon.input.values import Keep
 from antiphon.model import Response, Status
-from antiphon.model.recording import Recording
-from antiphon.model.requests import KeptRequest
-from antiphon.model.variants import VariantRun
+from antiphon.model.recording import KeptRequest, Recording, VariantRun
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.synchronous import Synchronous
-from antiphon.session.turn_info import TurnInfo, TurnProperties, TurnRun
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnInfo, TurnProperties, TurnRun, TurnTree
 
 
 class Turn(Synchronous[TurnHandle], TurnProperties):

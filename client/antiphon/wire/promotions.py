@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from antiphon.errors import CorruptRecord
-from antiphon.model.promotions import Promotion, Promotions
+from antiphon.model.revisions import Promotion, Promotions
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 

@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.input.ids import Fence
 from antiphon.model import encode
-from antiphon.model.requests import KeptRequest
+from antiphon.model.recording import KeptRequest
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import TurnRecord, readable

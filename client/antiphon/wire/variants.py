@@ -6,7 +6,7 @@ import msgspec
 
 from antiphon.errors import UsageError
 from antiphon.model import encode
-from antiphon.model.variants import VariantRun
+from antiphon.model.recording import VariantRun
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected, unknown_turn
 from antiphon.wire.records import TurnRecord, readable

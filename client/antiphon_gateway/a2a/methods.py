@@ -29,7 +29,7 @@ from antiphon.errors import (
 )
 from antiphon.input.ids import session_id, turn_id_of_key
 from antiphon.model import TERMINAL, Message
-from antiphon.redis.deciding import decide_in_tree
+from antiphon.redis.trees import decide_in_tree
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
 from antiphon.text import number

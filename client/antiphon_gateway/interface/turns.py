@@ -14,17 +14,13 @@ from antiphon.errors import AgentError, TurnCancelled
 from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL, Decision
 from antiphon.model.feedback import MOST_NOTE
-from antiphon.model.recording import Recording
-from antiphon.model.requests import KeptRequest
-from antiphon.model.variants import VariantRun
-from antiphon.redis.deciding import decide_in_tree
+from antiphon.model.recording import KeptRequest, Recording, VariantRun
 from antiphon.redis.failed import FILTERS
-from antiphon.redis.trees import listed
+from antiphon.redis.trees import decide_in_tree, listed
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.variants import MOST_RUNS
 from antiphon.session.runtime import TurnHandle
-from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.session.turn_tree import TurnTree
+from antiphon.session.turn_info import TurnInfo, TurnRun, TurnTree
 from antiphon.session.work import options_of
 from antiphon.tools import approval
 from antiphon_gateway.http.operations import Answer, Call, idempotency_key, operation

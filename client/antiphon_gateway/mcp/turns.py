@@ -21,7 +21,7 @@ from antiphon.events import (
     TurnStarted,
 )
 from antiphon.model import Decision
-from antiphon.redis.deciding import decide_in_tree
+from antiphon.redis.trees import decide_in_tree
 from antiphon.redis.turn import AsyncTurn
 from antiphon.tools import approval
 from antiphon_gateway.http.operations import Call

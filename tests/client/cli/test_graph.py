@@ -8,7 +8,7 @@ from support.trees import tree
 from antiphon.cli.main import main
 from antiphon.client import AsyncClient
 from antiphon.events import ChildEvent, Handoff
-from antiphon.redis.graph import drawn_below
+from antiphon.redis.trees import drawn_below
 from antiphon_worker import App
 
 

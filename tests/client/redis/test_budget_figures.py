@@ -14,7 +14,7 @@ from antiphon.model import Budget
 from antiphon.model.usage import Usage
 from antiphon.redis.deployment import cell_states
 from antiphon.testing import answer, script
-from antiphon.wire.lists import budgets as module
+from antiphon.wire import budgets as module
 from antiphon_worker.app import App
 from antiphon_worker.loop.costs import Price
 

@@ -12,7 +12,7 @@ from antiphon.errors import AgentError, CorruptRecord, NotFound, StreamGap, Turn
 from antiphon.input.ids import SessionId
 from antiphon.input.request import AgentSpec
 from antiphon.redis.deployment import cell_states
-from antiphon.redis.graph import graph_of
+from antiphon.redis.trees import graph_of
 
 DEEP = b"[" * 200_000
 DEEP_EVENT = b'{"seq":2,"at":1,"type":"text_delta","text":' + DEEP

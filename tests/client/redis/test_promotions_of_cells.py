@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.client import AsyncClient
 from antiphon.errors import StoreUnavailable, UsageError
-from antiphon.model.promotions import Promotion
+from antiphon.model.revisions import Promotion
 from antiphon.redis import agents as module
 from antiphon.wire.promotions import change_promotions, copy_promotions, promotions_of
 

@@ -22,7 +22,6 @@ from antiphon.wire import (
     promotions,
     requests,
     revisions,
-    routes,
     suspension,
     variants,
 )
@@ -65,7 +64,7 @@ WRAPPERS = {
     "promote": promotions.write_promotions,
     "count": feedback.keep_figures,
     "rate": feedback.rate,
-    "route": routes.write_route,
+    "route": revisions.write_route,
     "keep_answered": answered.keep_answered,
     "keep_request": requests.keep_request,
     "keep_variant": variants.keep_variant,

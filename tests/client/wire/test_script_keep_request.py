@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence
-from antiphon.model.requests import KeptRequest
+from antiphon.model.recording import KeptRequest
 from antiphon.wire import requests
 from antiphon.wire.editing import delete_session
 from antiphon.wire.requests import keep_request, kept_requests

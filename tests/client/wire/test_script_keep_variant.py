@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.errors import CorruptRecord, TurnNotFound, UsageError
-from antiphon.model.variants import Variant, VariantRun
+from antiphon.model.recording import Variant, VariantRun
 from antiphon.wire import variants
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon.wire.editing import delete_session, forget_turn

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from antiphon.errors import CorruptRecord
-from antiphon.model.promotions import Promotion, Promotions
+from antiphon.model.revisions import Promotion, Promotions
 from antiphon.wire.promotions import change_promotions, copy_promotions, promotions_of
 
 

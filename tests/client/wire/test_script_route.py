@@ -6,7 +6,7 @@ from support.cells import LEASE_MS, body, stranger
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits
 from antiphon.routing import Route
 from antiphon.wire.errors import CancelledFirst
-from antiphon.wire.routes import last_route, route_of, write_route
+from antiphon.wire.revisions import last_route, route_of, write_route
 
 ROUTE, ENTRY = Route("billing", reason="An invoice."), b'{"type":"routed","agent":"billing"}'
 

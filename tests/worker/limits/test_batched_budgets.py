@@ -14,7 +14,7 @@ from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnCancelled
 from antiphon.model import Budget
-from antiphon.redis.budget_lists import home_of
+from antiphon.redis.budgets import home_of
 from antiphon.redis.cells import open_cells
 from antiphon.wire.cell import Cell
 from antiphon_worker.app import App

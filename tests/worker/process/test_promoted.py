@@ -7,8 +7,7 @@ from support.revisions import app as asking
 from support.revisions import approve, client_of, plain, revision, suspended
 
 from antiphon.errors import UsageError
-from antiphon.model.promotions import is_in_share
-from antiphon.model.revisions import Rollout
+from antiphon.model.revisions import Rollout, is_in_share
 from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server

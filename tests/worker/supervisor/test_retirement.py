@@ -10,7 +10,7 @@ from support.revisions import client_of, plain, revision
 from antiphon.redis.agents import AgentRevision
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor import supervisor as module
-from antiphon_worker.supervisor.retirement import are_unneeded, may_stop
+from antiphon_worker.supervisor.supervisor import are_unneeded, may_stop
 
 
 def row(agent: str, revision: str, *workers: str, share: float | None = 0.0, **needs) -> AgentRevision:

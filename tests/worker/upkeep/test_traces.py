@@ -29,8 +29,7 @@ from antiphon.model.parts import File, Image, Item, Reasoning, Refusal, Text
 from antiphon.testing import answer, script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.observing.content import Content, question
-from antiphon_worker.observing.instruments import Instruments
-from antiphon_worker.observing.traces import Traces
+from antiphon_worker.observing.traces import Instruments, Traces
 
 pytestmark = pytest.mark.one_server
 

@@ -13,8 +13,7 @@ from msgspec import Struct
 from antiphon.errors import AgentError, ToolRaised, UsageError
 from antiphon.events import TurnSuspended
 from antiphon.model import OpenCall, ToolResult
-from antiphon.model.recording import Recording
-from antiphon.model.variants import Variant
+from antiphon.model.recording import Recording, Variant
 from antiphon.replaying import AgentCopies, RecordedTool, opened, options_of
 from antiphon.testing import Script, answer
 from antiphon_worker.providers.base import Increment, ModelRequest, Provider

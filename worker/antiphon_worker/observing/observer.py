@@ -106,8 +106,7 @@ def _telemetry(settings: Settings, app: App) -> Observer:
     tracer = tracer_of_environment("antiphon-worker", export=settings.traces)
     meter = meter_of_environment("antiphon-worker") if settings.otel_metrics else None
     from antiphon_worker.observing.content import Content
-    from antiphon_worker.observing.instruments import Instruments
-    from antiphon_worker.observing.traces import Traces
+    from antiphon_worker.observing.traces import Instruments, Traces
 
     content = Content.of_setting(settings.trace_content) if settings.traces else None
     return Traces(tracer, app, instruments=Instruments(meter) if meter else None, content=content)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from opentelemetry import context, propagate, trace
+from opentelemetry.metrics import Meter
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from antiphon.events import (
@@ -31,12 +32,12 @@ from antiphon.tools import Context
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.observing.content import Content, question, show_calls
-from antiphon_worker.observing.instruments import Instruments
 from antiphon_worker.observing.labels import codes_of_providers, is_name
 from antiphon_worker.providers.base import ModelRequest
 
 if TYPE_CHECKING:
     from antiphon_worker.app import App
+
 
 _PROVIDERS = {"openai-chat": "openai"}  # ours, by their names in the conventions
 _GOOD = ("finished", "suspended", "cancelled", "given_back")
@@ -326,3 +327,39 @@ def _trace_of(request: bytes) -> str:
 def _name(text: str) -> str:
     """A name, if it looks like one: a model may call a tool by any text."""
     return text if is_name(text) else "other"
+
+
+_SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
+_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
+_TOKENS = [4**power for power in range(14)]
+_LABELS = (
+    "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model",
+)  # fmt: skip
+
+
+class Instruments:
+    """Measures model calls: their duration, the time to their first piece, and their tokens."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )  # fmt: skip
+        self._first = meter.create_histogram(
+            "gen_ai.client.operation.time_to_first_chunk", "s", "Time to receive the first chunk.",
+            explicit_bucket_boundaries_advisory=_FIRST,
+        )  # fmt: skip
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )  # fmt: skip
+
+    def call(self, span: Mapping[str, Any], seconds: float, error: str) -> None:
+        """Measure a model call by the attributes of its span."""
+        labels = {name: span[name] for name in _LABELS if name in span}
+        self._duration.record(seconds, labels | ({"error.type": error} if error else {}))
+        if "gen_ai.response.time_to_first_chunk" in span:
+            self._first.record(span["gen_ai.response.time_to_first_chunk"], labels)
+        for kind in ("input", "output"):
+            if f"gen_ai.usage.{kind}_tokens" in span:
+                self._tokens.record(span[f"gen_ai.usage.{kind}_tokens"], labels | {"gen_ai.token.type": kind})

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 
 from antiphon.input.request import AgentSpec, PayingTurn, TurnRequest
 from antiphon.model.budget import Budget
-from antiphon.redis.budget_lists import home_of
+from antiphon.redis.budgets import home_of
 from antiphon.redis.cells import Cells
 from antiphon.wire.budgets import Payer, user_of
 from antiphon.wire.cell import Cell

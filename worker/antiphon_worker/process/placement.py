@@ -10,8 +10,7 @@ import msgspec
 from antiphon.errors import AgentError, CorruptRecord, RevisionUnavailable
 from antiphon.events import AgentChanged, Event
 from antiphon.input.request import AgentSpec
-from antiphon.model.promotions import Promotion
-from antiphon.model.revisions import Revision, Rollout
+from antiphon.model.revisions import Promotion, Revision, Rollout
 from antiphon.wire.cell import Cell
 from antiphon.wire.feedback import figures_id
 from antiphon.wire.lists.agents import last_of, revisions_of_app

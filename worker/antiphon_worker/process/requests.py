@@ -18,7 +18,7 @@ from antiphon.ext.turns import TurnFunction
 from antiphon.input.secrets import cleaned
 from antiphon.input.values import now_ms
 from antiphon.model import Usage
-from antiphon.model.requests import MOST_BYTES, KeptRequest
+from antiphon.model.recording import MOST_BYTES, KeptRequest
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
 from antiphon.wire.requests import keep_request

@@ -16,7 +16,7 @@ from antiphon.routing import ROUTER_FAILED, Route, Router, Routing, checked_rout
 from antiphon.telemetry import log_fault
 from antiphon.tools.threads import Threads
 from antiphon.wire.records import ClaimedTurn
-from antiphon.wire.routes import last_route, write_route
+from antiphon.wire.revisions import last_route, write_route
 from antiphon_worker.loop.steps import Routed, Steered, encode_entry
 from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.process.budgets import Attempt, Held

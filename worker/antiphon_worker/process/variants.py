@@ -9,7 +9,7 @@ from typing import Any
 
 from antiphon.errors import AgentError, RevisionUnavailable, StoreError
 from antiphon.input.ids import TurnId
-from antiphon.model.variants import Variant, VariantRun
+from antiphon.model.recording import Variant, VariantRun
 from antiphon.redis.recording import record_turn
 from antiphon.telemetry import log_fault
 from antiphon.wire.cell import Cell

@@ -2,7 +2,7 @@
 
 1. It starts them, and replaces those that die or stand still.  2. It hands back the turns of a dead process at once.
 3. It passes on SIGTERM, which drains them, and a second one, which aborts them.  4. It kills those that do not end in
-time.  5. It ends when they have ended.
+time.  5. It ends when they have ended, or may stop because nothing needs the revisions of their agents any more.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Collection
 
-from antiphon.errors import StoreError, StoreUnavailable
+from antiphon.client import AgentRevision, AsyncClient
+from antiphon.errors import AgentError, StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import cell_urls, keys_of, name_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, start_process, tell
-from antiphon_worker.supervisor.retirement import LOOK_SECONDS as RETIRE_SECONDS
-from antiphon_worker.supervisor.retirement import may_stop
 from antiphon_worker.supervisor.watchdog import Patience, State
 
 log = logging.getLogger("antiphon.supervisor")
@@ -328,6 +328,7 @@ BEGIN_SECONDS = 5.0  # processes that have just started get the processors first
 PATIENCE_SECONDS = 1.0  # after a first death, the needed process gets the processors first
 CALM_SECONDS = 600.0
 LOOK_SECONDS = 0.05
+RETIRE_SECONDS = 30.0  # between looks whether the workers may stop
 
 
 class Spares:
@@ -414,3 +415,30 @@ class Spares:
 def host_name() -> str:
     """Return this host's part of the names of workers."""
     return socket.gethostname().replace(":", "_")
+
+
+async def may_stop(settings: Settings, workers: Collection[str]) -> bool:
+    """Return whether these workers are needed for no revision of their agents. False while Redis cannot tell."""
+    try:
+        async with AsyncClient(settings.cell_urls, prefix=settings.prefix) as client:
+            # Counting sessions reads all of them: only where nothing else needs it.
+            for sessions in (False, True):
+                found = [one async for one in client.agents(sessions=sessions)]
+                if not are_unneeded(found, workers):
+                    return False
+    except AgentError as exc:
+        log.warning("it cannot be read whether the workers may stop: %s", exc, extra={"action": "outage"})
+        return False
+    return True
+
+
+def are_unneeded(found: Collection[AgentRevision], workers: Collection[str]) -> bool:
+    """Return whether these workers may stop: each has a revision that nothing needs, and others have all the rest.
+
+    The others are workers that are not to stop themselves.
+    """
+    stopping = {worker for one in found if not one.needed_by for worker in one.workers}
+    if not workers or not stopping.issuperset(workers):
+        return False
+    ours = [one for one in found if not set(workers).isdisjoint(one.workers)]
+    return all(not stopping.issuperset(one.workers) for one in ours if one.needed_by)
