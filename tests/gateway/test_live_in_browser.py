@@ -455,6 +455,10 @@ def test_it_fits_a_phone_and_is_used_by_keyboard_alone_in_the_dark(operation):
         )
         page.press("Back to the sessions")
         page.shows("#list", "two")
+        operation.submit_and_wait("table", f"|a|\n|-|\n|{'wide' * 40}|")
+        page.open("#/sessions/table")
+        page.shows(".message table", "wide")
+        assert page.run("return scroller.scrollWidth - scroller.clientWidth") == 0
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
