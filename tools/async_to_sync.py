@@ -64,7 +64,8 @@ TURN = Form(
 ASYNC_CLIENT = Form(
     "antiphon.async_client",
     "AsyncClient",
-    note="For scripts, threads, web views, notebooks and forked servers.",
+    note="For scripts, threads, web views, notebooks and forked servers. ``close()`` or ``with`` closes its "
+    "connections.",
 )
 FILES = {
     "antiphon/session/turn.py": (TURN,),

@@ -96,7 +96,7 @@ class AsyncClient:
     With the workers' ``archive``, archived sessions are read and listed. ``max_connections``, ``timeout_seconds`` and
     ``retries`` apply to each server. With ``durability="replicated"``, a call returns when a replica has its writes.
 
-    Use each client in one event loop only: ``aclose()``, or ``async with``, closes its connections.
+    Use each client in one event loop only. ``await client.aclose()`` or ``async with`` closes its connections.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")

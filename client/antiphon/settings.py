@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from antiphon.errors import SettingsError, UsageError
 from antiphon.input.values import parse_switch
@@ -38,11 +38,24 @@ def setting(default: Any, doc: str, rule: Rule | None = None, *, shown: bool = T
     """Declare a setting.
 
     ``shown`` is false for a value that may contain a password. ``kind`` is how ``--help`` names the value: ``TEXT``,
-    ``N`` (a number) or ``TIME`` (seconds, or a number with a unit). The type of the default implies it.
+    ``N`` (a number), ``TIME`` (seconds, or a number with a unit) or ``yes|no``. The type of the default implies it.
     """
-    kinds: dict[type[Any], str] = {bool: "TEXT", int: "N", float: "TIME"}
+    kinds: dict[type[Any], str] = {bool: "yes|no", int: "N", float: "TIME"}
     metadata = {"doc": doc, "rule": rule, "kind": kind or kinds.get(default.__class__, "TEXT")}
     return field(default=default, metadata=metadata, repr=shown)
+
+
+def default_of(known: Field[Any]) -> str:
+    """Return the default of a setting as it is written on a command line."""
+    match known.default:
+        case bool(switch):
+            return "yes" if switch else "no"
+        case float(number):
+            return f"{number:g}"
+        case tuple(items):
+            return ",".join(map(str, cast("tuple[object, ...]", items)))
+        case other:
+            return str(other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

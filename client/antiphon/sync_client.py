@@ -44,14 +44,12 @@ from antiphon.wire.suspension import SuspendedTurn
 class Client(Synchronous[AsyncClient]):
     """Submits turns to workers and follows sessions. It connects to Redis on first use.
 
-    For scripts, threads, web views, notebooks and forked servers.
+    For scripts, threads, web views, notebooks and forked servers. ``close()`` or ``with`` closes its connections.
 
     ``redis`` is a URL, a list of URLs (cells) or a redis-py client; by default ``ANTIPHON_REDIS_URL``. ``prefix`` is
     the first part of the keys, by default ``ANTIPHON_PREFIX`` or ``ant``, and ``queue`` the default queue of turns.
     With the workers' ``archive``, archived sessions are read and listed. ``max_connections``, ``timeout_seconds`` and
     ``retries`` apply to each server. With ``durability="replicated"``, a call returns when a replica has its writes.
-
-    Use each client in one event loop only: ``close()``, or ``async with``, closes its connections.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")

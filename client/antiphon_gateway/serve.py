@@ -89,7 +89,7 @@ async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]
             log.info("http://%s:%d/live", settings.host, port, extra={"action": "page"})
             if not access.closed:
                 log.warning(
-                    "No keys are configured: everybody on this machine may do everything, and nobody else.",
+                    "No keys are configured: only this machine can connect, and every program on it has all rights.",
                     extra={"action": "no_keys"},
                 )
             config = uvicorn.Config(
@@ -192,9 +192,10 @@ def _listening(settings: GatewaySettings) -> socket.socket:
     try:
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as exc:
+        why = str(exc.strerror).partition(" (while ")[0]  # without the address, which Python repeats
         raise SettingsError(
-            f"The gateway cannot listen on {settings.host}:{settings.port} ({exc.strerror}): choose another port with "
-            "--port, or address with --host."
+            f"The gateway cannot listen on {settings.host}:{settings.port} ({why}): choose another port with --port, "
+            "or address with --host."
         ) from exc
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)

@@ -56,6 +56,8 @@ submit s hi --retry-failed                     | --retry-failed needs --key
 submit s hi --delay 5 --if-busy steer          | --delay
 submit s hi --queue a:b                        | A queue name
 submit 's' hi                               | control characters
+submit s hi --redis-url redis://127.0.0.1:1/0  | set another URL with --redis-url, or start one with `antiphon redis`
+sessions --url redis://localhost               | did you mean --redis-url?
 tail s --after first                           | --after must be the seq of an event
 history nosuch                                 | does not exist or has expired
 history                                        | session. Run `antiphon history --help`
@@ -113,6 +115,8 @@ worker --app nowhere:app                       | nowhere
 worker --processes 0                           | ANTIPHON_PROCESSES (--processes)
 worker --lease soon                            | ANTIPHON_LEASE (--lease)
 worker --queues 'a b'                          | ANTIPHON_QUEUES (--queues)
+worker --retire --lease soon                   | ANTIPHON_LEASE (--lease)
+worker --retire maybe                          | 'maybe' is neither yes nor no
 worker --colour red                            | Unrecognized arguments: --colour red
 run hi --provider nobody --model m             | no provider 'nobody'
 redis --port 99999                             | not a port
@@ -132,7 +136,7 @@ docs sesions                                   | Did you mean 'sessions'?
 export --session nosuch                        | Nothing is stored
 serve --cors example.com                       | must name origins like https://chat.example.com
 serve --host localhost:8000                    | must be an address without a port
-serve --port {port}                            | choose another port with --port
+serve --port {port}                            | (Address already in use): choose another port with --port
 serve --port 0 --status-port {port}            | choose another port with --status-port
 worker --app app.py                            | write app:app
 worker --app shop.py:app                       | write shop:app

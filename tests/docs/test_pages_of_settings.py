@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from support.marked import with_block
 from support.source_tree import ROOT
 
 from antiphon.bytestores.of_process import FileSettings
 from antiphon.encryption.keyring import EncryptionSettings
-from antiphon.settings import DeclaredSettings
+from antiphon.settings import DeclaredSettings, default_of
 from antiphon.wire.connection.moved import MoveSettings
 from antiphon_gateway import settings as gateway
 from antiphon_worker import settings as worker
@@ -20,15 +18,9 @@ PAGE = ROOT / "docs" / "settings.md"
 def settings_table(settings: type[DeclaredSettings]) -> str:
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for known in settings.declared():
-        default = f"`{shown(known.default)}`" if known.default != "" else ""
+        default = f"`{default_of(known)}`" if default_of(known) else ""
         rows.append(f"| `{settings.variable(known.name)}` | {default} | {known.metadata['doc']} |")
     return "\n".join(rows)
-
-
-def shown(default: Any) -> str:
-    if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def whole(page: str) -> str:

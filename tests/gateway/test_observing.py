@@ -364,7 +364,7 @@ def test_settings_of_the_status_are_read():
     assert GatewaySettings.load({"traces": "true"}, {}).traces is True
     with pytest.raises(
         SettingsError,
-        match=r"ANTIPHON_GATEWAY_TRACES \(--traces\) cannot be read: 'ture' is neither true nor false",
+        match=r"ANTIPHON_GATEWAY_TRACES \(--traces\) cannot be read: 'ture' is neither yes nor no",
     ):
         GatewaySettings.load(environ={"ANTIPHON_GATEWAY_TRACES": "ture"})
     with pytest.raises(SettingsError, match="text or json"):

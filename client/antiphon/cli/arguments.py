@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import PREFIX_VARIABLE
 from antiphon.redis.failed import FILTERS
 from antiphon.session.work import OPTIONS, options_of
-from antiphon.settings import CommandSettings
+from antiphon.settings import CommandSettings, default_of
 from antiphon.wire.connection.open import cell_urls
 
 Command: TypeAlias = Callable[[list[str]], int]
@@ -59,7 +59,10 @@ class Parser(argparse.ArgumentParser):
         first = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
         if first and first[:1] != "-" and self.acts:
             return f": use {', '.join(self.acts)}"
-        near = get_close_matches(first, self._option_string_actions, 1, 0.75) if first[:2] == "--" else []
+        if first[:2] != "--":
+            return ""
+        known = self._option_string_actions
+        near = get_close_matches(first, known, 1, 0.75) or [one for one in known if one.endswith(first[1:])]
         return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -121,13 +124,11 @@ def add_tenant(parser: argparse.ArgumentParser, what: str) -> None:
 def add_settings(parser: argparse.ArgumentParser, settings: type[CommandSettings]) -> None:
     """Add a flag for each setting of a command, with its default."""
     for known in settings.declared():
-        default = known.default
-        if isinstance(default, tuple):
-            default = ",".join(cast("tuple[str, ...]", default))
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        shown = default_of(known)
         doc = known.metadata["doc"].replace("%", "%%") + (f". Default: {shown}" if shown else "")
         flag = f"--{known.name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=known.metadata["kind"], help=_inside(doc))
+        switch: dict[str, Any] = {"nargs": "?", "const": "yes"} if isinstance(known.default, bool) else {}
+        parser.add_argument(flag, metavar=known.metadata["kind"], help=_inside(doc), **switch)
 
 
 def _inside(sentence: str) -> str:

@@ -52,6 +52,7 @@ OWN = {
     for name in names
 }
 EXTRAS = {"antiphon_demo": "demo", "antiphon_gateway": "gateway"}
+NO_REDIS = " Check that it runs; set another URL with --redis-url, or start one with `antiphon redis`."
 MISSING = "needs the {0}'s packages: pip install 'antiphon[{0}]'"
 
 
@@ -72,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return NOBODY_READS
     except AgentError as exc:
-        sys.stderr.write(printable(f"{said_by}: {_in_flags(exc.message, arguments)}\n"))
+        advice = NO_REDIS if exc.message.startswith("Redis cannot be reached") else ""
+        sys.stderr.write(printable(f"{said_by}: {_in_flags(exc.message, arguments)}{advice}\n"))
         return 2 if isinstance(exc, UsageError) else 1
     return code
 

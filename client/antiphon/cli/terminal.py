@@ -140,6 +140,7 @@ class PrintedTurn:
         self._json = json
         self._only_end = only_end
         self._last: Event | None = None
+        self._begun = False  # a part of an answer is on the screen
 
     def show(self, event: Event) -> None:
         """Print an event, at once."""
@@ -149,8 +150,10 @@ class PrintedTurn:
                 print(safe_json(event.to_json()), flush=True)
         elif isinstance(event, TextDelta | RefusalDelta):
             print(printable(event.text), end="", flush=True)
-        elif isinstance(event, TurnRetrying):
+            self._begun = True
+        elif isinstance(event, TurnRetrying) and self._begun:
             print("\n[the answer starts again]", flush=True)
+            self._begun = False
 
     def end(self) -> int:
         """Return the exit code: with JSON, 1 if the turn did not finish. Without, a failure raises ``TurnFailed``."""

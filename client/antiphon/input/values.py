@@ -136,7 +136,7 @@ def parse_switch(text: str) -> bool:
     """
     word = text.strip().lower()
     if word not in SWITCHES:
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"{text!r} is neither yes nor no")
     return SWITCHES[word]
 
 

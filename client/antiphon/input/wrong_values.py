@@ -15,6 +15,7 @@ KINDS = {
 }  # fmt: skip
 FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 EXPECTED = re.compile(r"Expected `([\w |]+)`(?:, got `(\w+)`)?(.*)")
+ALIKE = 0.7  # as difflib measures it
 BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
@@ -26,8 +27,9 @@ def wrong_value(error: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
         name = f"{path}.{match[2]}" if path else match[2]
         if match[1] == "missing required":
             return f"The field {name!r} is missing: add it.", _first(name)
-        near = get_close_matches(match[2], _fields(kind, path), 1)
-        advice = f"did you mean {near[0]!r}?" if near else "check its spelling, or leave it out."
+        known = _fields(kind, path)
+        near = get_close_matches(match[2], known, 1, ALIKE)
+        advice = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(sorted(known))}."
         return f"The field {name[:100]!r} is unknown: {advice}", _first(name)
     subject = path or "The body"
     if match := EXPECTED.fullmatch(text):

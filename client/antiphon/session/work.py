@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypedDict
 
@@ -21,7 +22,7 @@ from antiphon.hooks import Hook
 from antiphon.input.ids import check_key, check_queue, tenant_id, user_name
 from antiphon.input.messages import Input, to_input
 from antiphon.input.options import LIFETIME, Option, Positive, declared
-from antiphon.input.parameters import ModelParams, check_params
+from antiphon.input.parameters import ALIKE, ModelParams, check_params
 from antiphon.input.request import (
     CALLER_TOOLS,
     IN_BATCHES,
@@ -500,8 +501,10 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
     """
     options, unknown = _checked(given, _CLIENT)
     for name in unknown:
+        near = get_close_matches(name, options_of("client"), 1, ALIKE)
         instead = _INSTEAD.get(name, f"parameters of the model go into params={{{name!r}: …}}")
-        raise TypeError(f"submit() got an unexpected keyword argument {name!r}: {instead}.")
+        advice = f"did you mean {near[0]}=?" if near else f"{instead}."
+        raise TypeError(f"submit() got an unexpected keyword argument {name!r}: {advice}")
     return _work([] if _continues(text) else to_input(text), options)
 
 

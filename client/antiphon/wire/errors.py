@@ -132,7 +132,7 @@ def store_error(exc: BaseException) -> StoreError:
             f"The Redis user may not do what this call needs ({text}): allow it with ACL SETUSER."
         )
     if isinstance(exc, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError | TimeoutError):
-        return StoreUnavailable(f"Redis cannot be reached ({text or type(exc).__name__}).")
+        return StoreUnavailable(f"Redis cannot be reached ({text.rstrip('.') or type(exc).__name__}).")
     if isinstance(exc, NotReplicatedError):
         return NotReplicated(_NOT_REPLICATED.format(text))
     if isinstance(exc, CellsDiffer | CellMoved):

@@ -2,8 +2,8 @@
 
 import io
 
-from antiphon.cli.terminal import EventLines
-from antiphon.events import CustomEvent, OutputDelta, StepFinished, TextDelta, ToolProgress
+from antiphon.cli.terminal import EventLines, PrintedTurn
+from antiphon.events import CustomEvent, OutputDelta, StepFinished, TextDelta, ToolProgress, TurnRetrying
 from antiphon.model import Usage
 
 
@@ -12,6 +12,19 @@ def test_partial_output_does_not_break_the_text_that_it_is_made_of():
     for event in (TextDelta(text='{"n":'), OutputDelta(output={}), TextDelta(text="1}")):
         lines.show(event)
     assert out.getvalue() == '  {"n":1}'
+
+
+def test_an_answer_starts_again_only_if_it_has_begun(capsys):
+    printed = PrintedTurn(json=False)
+    for event in (
+        TurnRetrying(),
+        TextDelta(text="One t"),
+        TurnRetrying(),
+        TurnRetrying(),
+        TextDelta(text="One two"),
+    ):
+        printed.show(event)
+    assert capsys.readouterr().out == "One t\n[the answer starts again]\nOne two"
 
 
 def test_a_rejected_answer_says_why():

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 
 from antiphon.input.wrong_values import wrong_value
 
+FIELDS = "count, inner, many, name, share, short"
+
 
 class Inner(Struct, forbid_unknown_fields=True):
     effort: Literal["low", "high"] | None = None
@@ -28,7 +30,7 @@ class Outer(Struct, forbid_unknown_fields=True):
     ("body", "sentence", "field"),
     [
         ({"name": "a", "cuont": 1}, "The field 'cuont' is unknown: did you mean 'count'?", "cuont"),
-        ({"name": "a", "zz": 1}, "The field 'zz' is unknown: check its spelling, or leave it out.", "zz"),
+        ({"name": "a", "zz": 1}, f"The field 'zz' is unknown: the fields are {FIELDS}.", "zz"),
         ({}, "The field 'name' is missing: add it.", "name"),
         ({"name": 7}, "name must be text, not a whole number.", "name"),
         ({"name": "a", "count": 0}, "count must be a whole number of at least 1.", "count"),

@@ -45,7 +45,7 @@ async def test_a_client_takes_no_parameter_of_a_model_as_a_keyword():
     with pytest.raises(TypeError, match="temperature"):
         work_of_client("Hello", {"temperature": 0.5})
     async with AsyncClient("redis://localhost:1/0") as client:
-        with pytest.raises(TypeError, match="agnet"):
+        with pytest.raises(TypeError, match="'agnet': did you mean agent="):
             await client.submit("s", "Hello", agnet="support")
 
 

@@ -62,7 +62,7 @@ async def test_the_worker_dies_before_the_process_has_claimed_the_turn(processes
     supervised, worker, turn, first = await begun(ensemble, "alone", opened=["claimed"])
     name = worker_name(worker)
     signal_process(worker, signal.SIGKILL)
-    supervised.process.wait_for_output(f"1 turns of worker {name} are handed back")
+    supervised.process.wait_for_output(f"turns of worker {name} requeued: 1")
     second = await ensemble.waits("alone", 2)
     assert second != first
     ensemble.stage.open("alone")
@@ -75,7 +75,7 @@ async def test_the_worker_dies_when_the_process_has_just_claimed_the_turn(proces
     supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"])
     name = worker_name(worker)
     signal_process(worker, signal.SIGKILL)
-    supervised.process.wait_for_output(f"0 turns of worker {name} are handed back")
+    supervised.process.wait_for_output(f"turns of worker {name} requeued: 0")
     ensemble.stage.open("claimed")
     await turn.result(60)
     wait_until(lambda: gone(process), 10, "the process is gone")

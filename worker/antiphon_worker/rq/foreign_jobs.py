@@ -119,13 +119,10 @@ class ForeignJobs:
             why = exc.message if isinstance(exc, AgentError) else f"It cannot be read ({type(exc).__name__})."
             code = exc.code if isinstance(exc, AgentError) else type(exc).__name__
             log.error(
-                "job %r in queue %s is no turn: %s",
-                job.job_id,
-                job.queue,
-                code,
+                "job %r in queue %s is refused: %s (RQ's tools show the reason)", job.job_id, job.queue, code,
                 extra={"action": "job_refused"},
-            )
-            log.debug("job %r in queue %s is no turn: %s", job.job_id, job.queue, why)
+            )  # fmt: skip
+            log.debug("job %r in queue %s is refused: %s", job.job_id, job.queue, why)
             # The text may quote the job, which an encrypted deployment must not write down.
             return await self._cell.fail_job(job, self._worker, IN_THE_CLEAR if self._cell.seal.on else why)
         return await self._forget_claim(job)

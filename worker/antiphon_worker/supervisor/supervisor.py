@@ -54,10 +54,8 @@ async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str,
         return 0
     finally:
         await cell.redis.aclose()
-    turns = f": {', '.join(act.turn_id for act in acts)}" if acts else ""
-    log.info(
-        "%d turns of worker %s are handed back%s", len(acts), name, turns, extra={"action": "handed_back"}
-    )
+    turns = f" ({', '.join(act.turn_id for act in acts)})" if acts else ""
+    log.info("turns of worker %s requeued: %d%s", name, len(acts), turns, extra={"action": "handed_back"})
     return len(acts)
 
 

@@ -48,7 +48,7 @@ _NAMES = {
 }
 _UNCACHED = ("thinking", "redacted_thinking")
 _EARLIER = "(Earlier messages are not shown.)"
-_NO_KEY = "There is no key for Anthropic: set ANTHROPIC_API_KEY in the environment of the process that runs the turns."
+_NO_KEY = "There is no API key for Anthropic: set ANTHROPIC_API_KEY where the turns run."
 
 
 class AnthropicConnection(Connection):
