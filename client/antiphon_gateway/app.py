@@ -199,13 +199,13 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         with nullcontext() if self._traces is None else self._traces.span(scope) as span:
-            request, began = Request(scope, receive), time.monotonic()
-            response = await self._response(request)
+            began = time.monotonic()  # the request is forgotten here: a stream may last for hours
+            response = await self._response(Request(scope, receive))
             ready = time.monotonic()
             try:
                 await response(scope, receive, send)
             except Exception as exc:  # noqa: BLE001 - of a stream that could not begin: it logs later ones itself
-                response = self._refusal(request, exc)
+                response = self._refusal(Request(scope, receive), exc)
                 await response(scope, receive, send)
             finally:
                 self._tell(span, scope, scope["method"], response.status_code, began, ready)

@@ -7,17 +7,17 @@ An upper bound is what it takes today: who needs more says so here, who needs le
 
 import asyncio
 import gc
-import selectors
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 
 import pytest
 from bench.counting import CountingProxy
 from bench.gauges import Counters, redis_counters
 from redis import Redis
+from support.calls import counted_calls
 from support.cells import TestCell, body, load_scripts, open_cell
 from support.eventually import wait_until, wait_until_async
 from support.here import running_worker
@@ -64,9 +64,6 @@ MOST_CALLS_AN_ENCRYPTED_EVENT = 43
 # 531, 706 with encryption keys, and 2,130 or some more: the network decides in how many pieces an answer of 40 tokens
 # is read.
 MOST_CALLS_A_TURN = {"scripted": 532, "scripted, with keys": 715, "openai-chat": 2170}
-EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
-# Services of a worker that look as often as time passes, whatever its turns do.
-BY_THE_CLOCK = ("presence", "reaper", "scheduler", "deliverer", "eraser", "batches", "lease keeper")
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6
 # … and that a turn holds while its model answers, over HTTP: it takes 253.
@@ -481,34 +478,6 @@ def calls_during(work) -> int:
     with counted_calls() as count:
         work()
     return count()
-
-
-def by_the_clock() -> bool:
-    """Whether this is a service that its worker's turns do not call."""
-    loop = asyncio._get_running_loop()
-    task = asyncio.current_task(loop) if loop else None
-    return task is not None and task.get_name().endswith(BY_THE_CLOCK)
-
-
-@contextmanager
-def counted_calls() -> Iterator[Callable[[], int]]:
-    """Calls of functions in this thread, Python's and C's, without those whose number is chance.
-
-    These are the event loop's, which wakes as often as it happens, and those of services that go by the clock.
-    """
-    count = 0
-
-    def note(frame, event, _argument) -> None:
-        nonlocal count
-        if event in ("call", "c_call") and not frame.f_code.co_filename.startswith(EVENT_LOOP):
-            count += not by_the_clock()
-
-    known = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield lambda: count
-    finally:
-        sys.setprofile(known)
 
 
 async def submitted(url: str, prefix: str, number: int, agent: AgentSpec = AGENT) -> None:

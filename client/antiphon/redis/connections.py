@@ -43,6 +43,8 @@ class Patience:
     ``heard`` is when the reader last heard of Redis; the reader writes it.
     """
 
+    __slots__ = ("_began", "_cell", "_feed", "_lost_at", "_reader", "_where", "heard")
+
     def __init__(self, cell: Cell, feed: LiveFeed, reader: str, where: str | None = None) -> None:
         self._cell = cell
         self._feed = feed

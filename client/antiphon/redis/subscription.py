@@ -153,7 +153,7 @@ class Subscription(EventIterator):
         """
         found: list[Published] = []
         while not found:
-            if await self._ready():
+            if (self._behind or self._log or self._instead or not self._started) and await self._ready():
                 while self._instead or self._log:
                     try:
                         found.append(self._from_log(decode_published))

@@ -2,20 +2,73 @@
 
 uvicorn limits the pause between two requests, and we the time of a body. A head that comes byte by byte would else hold
 its connection for ever.
+
+Most connections of a gateway are streams on which nothing happens, so that each takes little memory: an empty ``deque``
+takes 760 bytes, an ``asyncio.Event`` has one, and an object with more than 30 attributes needs a dictionary of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
+LEAVING = "antiphon.leaving"
+"""Where a request's scope has the function that is told whom to call when the client leaves."""
+
+
+class Signal:
+    """What uvicorn uses of an ``asyncio.Event``."""
+
+    __slots__ = ("_set", "_waiting")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: tuple[asyncio.Future[None], ...] = ()
+
+    def set(self) -> None:
+        self._set = True
+        for one in self._waiting:
+            if not one.done():
+                one.set_result(None)
+
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self) -> None:
+        if self._set:
+            return
+        one = asyncio.get_running_loop().create_future()
+        self._waiting += (one,)
+        try:
+            await one
+        finally:
+            self._waiting = tuple(waiting for waiting in self._waiting if waiting is not one)
+
+
+class _Flow(FlowControl):
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = self.write_paused = False
+        self._is_writable_event: Any = Signal()
+        self._is_writable_event.set()
+
+
+class _Pipeline(list[Any]):
+    """Requests that wait for the one before."""
+
+    __slots__ = ()
+
+    def appendleft(self, request: Any) -> None:
+        self.insert(0, request)
 
 
 class Connection(HttpToolsProtocol):
@@ -25,20 +78,27 @@ class Connection(HttpToolsProtocol):
     headers they would be read by some and not by others. The parser leaves white space after a value in it.
     """
 
+    __slots__ = ("_framing_bytes", "_head", "_leaving", "_trailers")
+
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.pipeline: Any = _Pipeline()
+        self._leaving: Callable[[], None] | None = None
         self._head: asyncio.TimerHandle | None = None
         self._framing_bytes = 0  # since the last piece of a body
         self._trailers = False  # what comes as a header from now on
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         _send_at_once(transport)
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
         super().connection_lost(exc)
+        if self._leaving is not None:
+            self._leaving()
 
     def data_received(self, data: bytes) -> None:
         self._framing_bytes += len(data)
@@ -50,6 +110,7 @@ class Connection(HttpToolsProtocol):
         self._trailers = False
         self._begin()
         super().on_message_begin()
+        self.scope["asgi"] = _asgi.setdefault(self.asgi_version, self.scope["asgi"])
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._trailers:
@@ -66,7 +127,17 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._trailers = True
         self._end()
+        self.scope[LEAVING] = self._on_leaving  # type: ignore[typeddict-unknown-key]
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            self.cycle.message_event = Signal()  # type: ignore[assignment]
+
+    def _on_leaving(self, call: Callable[[], None] | None) -> None:
+        self._leaving = call
+        self.flow.resume_reading()  # or its end would not be read
+        if call is not None and self.transport.is_closing():
+            call()
 
     def _begin(self) -> None:
         """Wait for a head, from the connection's beginning or from the first byte of a further request."""
@@ -90,6 +161,10 @@ class SocketConnection(WebSocketsSansIOProtocol):
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
+
+
+_asgi: dict[str, Any] = {}
+"""What scopes say of ASGI, once for all requests, by its version."""
 
 
 def _send_at_once(transport: asyncio.Transport) -> None:

@@ -15,8 +15,8 @@ import inspect
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import (
@@ -62,6 +62,21 @@ class _Taken:
         self.left, self.at, self.streams = left, time.monotonic(), 0
 
 
+class _Held(AbstractContextManager[None]):
+    """Counts a stream while it is entered. A generator would take four times the memory."""
+
+    __slots__ = ("_most", "_name", "_quotas", "_taken")
+
+    def __init__(self, quotas: Quotas, name: str, most: int) -> None:
+        self._quotas, self._name, self._most = quotas, name, most
+
+    def __enter__(self) -> None:
+        self._taken = self._quotas.hold(self._name, self._most)
+
+    def __exit__(self, *_: object) -> None:
+        self._quotas.let_go(self._taken)
+
+
 class Quotas:
     """Counts by the caller's name. ``rate`` requests a second may come, twice as many at once."""
 
@@ -82,9 +97,12 @@ class Quotas:
             )  # fmt: skip
         taken.left -= 1
 
-    @contextmanager
-    def stream(self, name: str, most: int) -> Generator[None]:
-        """Count one stream for as long as it is open. Raises ``Refused`` with 429 if the caller has too many."""
+    def stream(self, name: str, most: int) -> AbstractContextManager[None]:
+        """Count one stream for as long as it is open. Entering raises ``Refused`` with 429 for one too many."""
+        return _Held(self, name, most)
+
+    def hold(self, name: str, most: int) -> _Taken:
+        """Count one stream more. Raises ``Refused``."""
         taken = self._of(name, 1)
         if taken.streams >= most:
             raise Refused(
@@ -93,11 +111,12 @@ class Quotas:
             )  # fmt: skip
         taken.streams += 1
         self.streams += 1
-        try:
-            yield
-        finally:
-            taken.streams -= 1
-            self.streams -= 1
+        return taken
+
+    def let_go(self, taken: _Taken) -> None:
+        """Count one stream fewer."""
+        taken.streams -= 1
+        self.streams -= 1
 
     def _of(self, name: str, left: float) -> _Taken:
         found = self._callers.get(name)

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from antiphon.errors import AgentError
 from antiphon.events import Heartbeat, decode_event
 from antiphon.telemetry import log_fault
 from antiphon.wire.records import Published
+from antiphon_gateway.http.connection import LEAVING
 from antiphon_gateway.problems import Draining
 
 T = TypeVar("T")
@@ -130,6 +131,10 @@ class Closing(Protocol):
     async def aclose(self) -> None: ...
 
 
+Leaving = Callable[[Callable[[], None] | None], object]
+"""Is told whom to call when the client leaves, or None for nobody."""
+
+
 class EventStream(Response):
     """Sends messages as they come, and a comment after a silence. ``events`` are what the messages are made from.
 
@@ -148,7 +153,7 @@ class EventStream(Response):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(None, 200, {**sse.HEADERS, **(headers or {})})
-        del self.headers["content-length"]
+        self.raw_headers = [one for one in self.raw_headers if one[0] != b"content-length"]
         self._events = events
         self._messages = messages
         self._watch = watch
@@ -161,10 +166,21 @@ class EventStream(Response):
         self._beating: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
         try:
             with self._held:
-                await self._run(receive, send)
+                await send(
+                    {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+                )
+                self.raw_headers = []  # most streams last, and idle
+                try:
+                    await self._send_all(scope.get(LEAVING) or _Receiving(receive))
+                except Exception as exc:  # noqa: BLE001 - it is logged, and the reader goes on at its cursor
+                    log_fault(log, exc, "A stream ends", action="stream_failed")
+                await self._last_word()
         finally:
+            if self._beating is not None:
+                self._beating.cancel()
             try:
                 await self._events.aclose()
             except Exception as exc:  # noqa: BLE001 - it is logged: the response has ended
@@ -193,40 +209,32 @@ class EventStream(Response):
         elif not self._writing and silent >= HEARTBEAT_SECONDS:
             self._beating = asyncio.ensure_future(self._write(sse.encode(Heartbeat())))
 
-    async def _run(self, receive: Receive, send: Send) -> None:
-        self._send = send
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        left = asyncio.ensure_future(_left(receive))
-        try:
-            await self._send_all(left)
-        except Exception as exc:  # noqa: BLE001 - it is logged, and the reader goes on at its cursor
-            log_fault(log, exc, "A stream ends", action="stream_failed")
-        finally:
-            tasks = [left] if self._beating is None else [left, self._beating]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def _last_word(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
         if self._left:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_all(self, left: asyncio.Future[None]) -> None:
+    async def _send_all(self, leaving: Leaving) -> None:
         """Send all messages, or those that come before something ends the stream."""
         try:
-            async with self._open, contextlib.aclosing(self._messages) as messages:
+            async with self._open:
                 if self._until is not None:
                     seconds = max(0.0, self._until - time.time())
                     self._open.reschedule(asyncio.get_running_loop().time() + seconds)
-                left.add_done_callback(self._leave)
+                leaving(self._leave)
                 self._watch.add(self)
                 try:
-                    async for message in messages:
+                    async for message in self._messages:
                         await self._write(message)
                 finally:
                     self._watch.discard(self)
-                    left.remove_done_callback(self._leave)
+                    leaving(None)
+                    await self._messages.aclose()
         except TimeoutError:
             if not self._open.expired():
                 raise
@@ -240,14 +248,27 @@ class EventStream(Response):
         finally:
             self._writing -= 1
 
-    def _leave(self, _: object) -> None:
+    def _leave(self) -> None:
         self._left = True
         self.end()
 
 
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Receiving:
+    """Calls when the client leaves, for servers that tell only a task that waits for it."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._task: asyncio.Future[None] | None = None
+
+    def __call__(self, call: Callable[[], None] | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = None if call is None else asyncio.ensure_future(self._wait(call))
+
+    async def _wait(self, call: Callable[[], None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        call()
 
 
 class PublishedEvents(Protocol):

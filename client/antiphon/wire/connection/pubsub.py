@@ -70,7 +70,8 @@ class Listener:
             self._messages.clear()
             message = RESYNC
         self._messages.append(message)
-        self._wake()
+        if self._reader is not None and not self._reader.done():  # as in _wake, which each message would call
+            self._reader.set_result(None)
 
     @property
     def behind(self) -> bool:
@@ -89,7 +90,15 @@ class Listener:
         server refuses the channel.
         """
         if not self._messages and self._end is None:
-            await self._something(timeout)
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_future()
+            self._until = math.inf if timeout == math.inf else loop.time() + timeout
+            if self._until < math.inf and (self._timer is None or self._timer.when() > self._until):
+                self._look_at(self._until)
+            try:
+                await self._reader
+            finally:
+                self._reader = None
         if self._end is not None:
             raise self._end
         return self._messages.pop(0)
@@ -97,17 +106,6 @@ class Listener:
     def take(self) -> bytes | None:
         """Return the next message if one waits and the listener has not ended."""
         return self._messages.pop(0) if self._messages and self._end is None else None
-
-    async def _something(self, timeout: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._reader = loop.create_future()
-        self._until = loop.time() + timeout
-        if timeout < math.inf and (self._timer is None or self._timer.when() > self._until):
-            self._look_at(self._until)
-        try:
-            await self._reader
-        finally:
-            self._reader = None
 
     def _look_at(self, when: float) -> None:
         if self._timer is not None:
@@ -285,7 +283,7 @@ class LiveFeed:
 
     def _dispatch(self, reply: Any) -> None:
         self._heard_at = time.monotonic()
-        if not isinstance(reply, Exception) and reply[0] == self._message:
+        if reply.__class__ is list and reply[0] == self._message:
             for listener in self._listeners.get(reply[1], ()):
                 listener.push(reply[2])
             return

@@ -1,0 +1,103 @@
+"""What a stream through the gateway costs, in bytes and calls."""
+
+import asyncio
+import gc
+import socket
+import tracemalloc
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+from bench.speaker import PUBLISH
+from redis import Redis
+from support.calls import counted_calls
+from support.eventually import wait_until_async
+from support.gateway import open_gateway
+
+from antiphon.input.ids import SessionId
+from antiphon.wire.keys import Keys
+from antiphon_gateway import Gateway
+from antiphon_gateway.settings import Limits
+
+# What a stream takes on which nothing happens, and the calls of functions from a message of Redis to the response.
+MOST_BYTES_AN_IDLE_STREAM, MOST_CALLS_AN_EVENT = 12_600, 54
+HEARD = b'"text":"word"'
+
+
+@pytest.fixture
+def sockets():
+    with ExitStack() as stack:
+        yield stack
+
+
+def opened(sockets: ExitStack, url: str, sessions: list[str]) -> list[socket.socket]:
+    """Streams of these sessions whose heads have come."""
+    place, found = urlsplit(url), []
+    for session in sessions:
+        one = sockets.enter_context(socket.create_connection((place.hostname, place.port)))
+        one.sendall(f"GET /sessions/{session}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        found.append(one)
+    for one in found:
+        heard(one, b"retry:")
+    return found
+
+
+def heard(stream: socket.socket, text: bytes) -> None:
+    got = b""
+    while text not in got:
+        part = stream.recv(65536)
+        assert part, got
+        got += part
+
+
+async def test_an_idle_stream_takes_little_memory(redis_url, sockets):
+    number, taken = 100, []
+    async with open_gateway(redis_url, limits=Limits(rate=10_000)) as (api, app):
+        await asyncio.to_thread(opened, sockets, api.url, ["warm-up"])
+        for once in range(3):  # a busy machine has answers on the way that are no part of it
+            gc.collect()
+            tracemalloc.start()
+            try:
+                names = [f"s{once}-{n}" for n in range(number)]
+                kept = await asyncio.to_thread(opened, sockets, api.url, names)
+                gc.collect()
+                taken.append(tracemalloc.get_traced_memory()[0] / number)
+            finally:
+                tracemalloc.stop()
+            assert len(kept) == number
+        assert min(taken) <= MOST_BYTES_AN_IDLE_STREAM
+        await closed(sockets, app)
+
+
+@pytest.mark.lasting_keys("ant:*")
+async def test_an_event_reaches_its_streams_in_few_calls(redis_url, redis, sockets):
+    number, rounds = 50, 4
+    sessions = [f"s{n}" for n in range(number)]
+    async with open_gateway(redis_url, limits=Limits(rate=10_000)) as (api, app):
+        streams = await asyncio.to_thread(opened, sockets, api.url, sessions)
+
+        def say(seq: int) -> None:
+            """Publish an event in each session, and wait until all have come."""
+            for session in sessions:
+                said(redis, session, seq)
+            for stream in streams:
+                heard(stream, HEARD)
+
+        await asyncio.to_thread(say, 1)
+        with counted_calls() as calls:
+            for seq in range(rounds):
+                await asyncio.to_thread(say, seq + 2)
+        await closed(sockets, app)
+    assert calls() / number / rounds <= MOST_CALLS_AN_EVENT
+
+
+async def closed(sockets: ExitStack, app: Gateway) -> None:
+    """Leave all streams, which end at once although nothing is sent."""
+    sockets.close()
+    await wait_until_async(lambda: app.streams == 0, description="the gateway notices that its readers left")
+
+
+def said(redis: Redis, session: str, seq: int) -> None:
+    keys, name = Keys(), SessionId(session)
+    event = b'{"seq":%d,"at":1,"type":"text_delta","session_id":"%b",%b}' % (seq, session.encode(), HEARD)
+    redis.eval(PUBLISH, 0, keys.session(name), keys.events(name), keys.live(0, name), seq, event)
