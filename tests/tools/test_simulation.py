@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
@@ -25,6 +26,7 @@ from simulation.actors import (
     WORLDS,
     fewer_for,
 )
+from simulation.batches import GROUPS
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.state import Broken
@@ -33,6 +35,7 @@ from simulation.world import World
 
 from antiphon.model import Wait
 from antiphon.redis import past
+from antiphon.wire.batches import TakenBatch
 from antiphon.wire.scripts import KEEP_JOB_SECONDS
 from antiphon_worker.local.moves import EDIT_MS, unseen_ms
 
@@ -221,6 +224,13 @@ def test_schedules_reach_every_answer_of_the_scripts_and_every_way_of_a_turn(wor
             break
     print(coverage.table(world.cell.answers, ways))
     assert coverage.wrong(world.cell.answers, ways) == []
+
+
+@pytest.mark.one_server
+def test_a_worker_may_hold_a_batch_that_is_over(world):
+    batch = TakenBatch("b", 1, GROUPS[0], "", 0, 0, 0, 1, frozenset(), frozenset({"step"}), ["step"])
+    world.batches._send(batch, Random(1))
+    assert "batches/note SUPERSEDED" in world.cell.answers
 
 
 def test_an_answer_without_a_reason_and_a_reason_without_an_answer_are_both_named(monkeypatch):

@@ -292,8 +292,9 @@ class Actors:
 
     def _batches(self, random: Random) -> None:
         """Turns that wait for batches, and workers that send these and bring the answers."""
-        if random.random() < 0.3:
-            random.choice(self._workers).batch(random)
+        ready = [worker for worker in self._workers if worker.ready]
+        if ready and random.random() < 0.4:
+            random.choice(ready).batch(random)
         else:
             self._world.batches.act(random)
 

@@ -66,11 +66,15 @@ class Batches:
         return wait
 
     def act(self, random: Random) -> None:
-        """A worker looks for a batch, or goes on with one that it holds."""
-        if not self.held or random.random() < 0.4:
-            self._take(f"batch-{len(self.fences) + 1}")
-        elif random.random() < 0.15 and self.world.model.asked:
+        """Workers look for batches, or go on with those that they hold."""
+        for _ in range(random.choice([1, 1, 2, 8])):
+            self._act_once(random)
+
+    def _act_once(self, random: Random) -> None:
+        if self.world.model.asked and random.random() < 0.1:
             self._leave(random.choice(sorted(self.world.model.asked)))
+        elif not self.held or random.random() < 0.4:
+            self._take(f"batch-{len(self.fences) + 1}")
         else:
             self._work(self.held.pop(random.randrange(len(self.held))), random)
 
@@ -99,7 +103,7 @@ class Batches:
 
     def _send(self, batch: TakenBatch, random: Random) -> None:
         """Send a batch that the service does not know yet. A worker that was stopped before may send it twice."""
-        if self.fences[batch.name] != batch.fence:
+        if self.fences.get(batch.name) != batch.fence:
             self._note(batch, "later", random)
             return
         if batch.sending and random.random() < 0.2:  # it is taken for one of another deployment
@@ -121,6 +125,10 @@ class Batches:
             self._note(batch, "sent", random, batch.label)
 
     def _note(self, batch: TakenBatch, what: str, random: Random, said: str | int = "") -> None:
+        for _ in range(2 if random.random() < DIES else 1):  # perhaps the answer is lost
+            self._note_once(batch, what, random, said)
+
+    def _note_once(self, batch: TakenBatch, what: str, random: Random, said: str | int) -> None:
         holds = self.fences.get(batch.name) == batch.fence
         noted = run(note(self.world.cell, batch, what, said, seconds=random.choice([0.0, 5.0])))  # type: ignore[arg-type]
         if noted:

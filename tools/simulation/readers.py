@@ -49,7 +49,7 @@ class Feed:
     async def listen(self, channel: str) -> AsyncGenerator[Feed]:
         yield self
 
-    async def get(self, timeout: float) -> bytes:
+    async def get(self, timeout: float | None = None) -> bytes:
         if not self.messages:
             raise NothingHeard
         return self.messages.popleft()
@@ -60,6 +60,12 @@ class Feed:
     def close(self, error: Exception) -> None: ...
     def check_open(self) -> None: ...
     def reconnect(self) -> None: ...
+
+
+class Unwatched(Subscription):
+    """A subscription for which no silence is too long: a schedule has no event loop, and loses no message unsaid."""
+
+    def _watch(self) -> None: ...
 
 
 class Log:
@@ -126,7 +132,7 @@ class Reader:
     def __init__(self, world: World, session: str, after: int | None) -> None:
         self.session, self.feed, self._world = session, Feed(), world
         self.life = world.model.life_of(session) or None
-        self.events = Subscription(Log(world), self.feed, SessionId(session), after, past=self._past)  # type: ignore[arg-type]
+        self.events = Unwatched(Log(world), self.feed, SessionId(session), after, past=self._past)  # type: ignore[arg-type]
         self.parts: list[str] = []  # messages of an event that is still to come
         self.place = after  # the seq up to which it knows all; None before its first event
 

@@ -405,7 +405,15 @@ class Worker:
         if ready:
             task = random.choice(ready)
             wait = self._world.batches.ask(task.turn, random)
-            self._suspend(task, [wait], random, aside=random.random() < 0.3)
+
+            def wait_for_it() -> None:
+                task.unanswered = None
+                self._suspend(task, [wait], random, aside=random.random() < 0.3)
+
+            if random.random() < 0.3:  # the answer may come before it waits
+                task.unanswered = wait_for_it
+            else:
+                wait_for_it()
 
     def _suspend(self, task: Task, calls: list[OpenCall | Wait], random: Random, *, aside: bool) -> None:
         call = partial(self._world.suspend, task.turn, calls, aside=aside)

@@ -120,6 +120,10 @@ class Subscription(EventIterator):
         elif self._tenant is not None:
             await self._read_log()
         self._started = True
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have the session looked at whenever it is silent."""
         silences().watch(self)
 
     def go_on(self, after: int) -> None:
