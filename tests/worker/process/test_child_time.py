@@ -15,9 +15,9 @@ from antiphon.testing import script, tool_call
 from antiphon.tools.children import ChildTool
 from antiphon_worker.app import App
 from antiphon_worker.loop.steps import ChildBegun
-from antiphon_worker.process import child_time, elsewhere
+from antiphon_worker.process import elsewhere
 from antiphon_worker.process import children as module
-from antiphon_worker.process.child_time import ChildWaits, call_seconds, left_of_child
+from antiphon_worker.process.children import ChildWaits, call_seconds, left_of_child
 from antiphon_worker.process.journal import TurnJournal
 
 pytestmark = pytest.mark.one_server
@@ -137,7 +137,7 @@ async def test_a_child_ends_in_time_although_its_parent_does_not_see_to_it(redis
 
 
 async def test_a_call_ends_in_time_when_the_clock_is_put_back(place, monkeypatch):
-    monkeypatch.setattr(child_time, "FIRST_WAIT", 0.1)
+    monkeypatch.setattr(module, "FIRST_WAIT", 0.1)
     now, jumps = TurnJournal.now, []
 
     async def put_back(self):

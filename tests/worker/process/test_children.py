@@ -29,7 +29,6 @@ from antiphon.input.request import ParentTurn, TurnRequest
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
-from antiphon_worker.process import child_time
 from antiphon_worker.process import children as module
 from antiphon_worker.process.lease import Stop
 from antiphon_worker.process.outcomes import Cancelled
@@ -241,7 +240,7 @@ async def test_a_parent_finds_the_end_of_its_child_without_the_event(place, monk
         """A worker that died before it had sent the event."""
 
     monkeypatch.setattr(module, "tell_waiting", lost)
-    monkeypatch.setattr(child_time, "FIRST_WAIT", 0.2)
+    monkeypatch.setattr(module, "FIRST_WAIT", 0.2)
     assert (await result_of(Desk(), place)).result == "In November."
 
 

@@ -15,7 +15,6 @@ from antiphon.model import Decision, Message
 from antiphon.session.background import Within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
-from antiphon_worker.loop.batched import StepWaits
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.hooks import HookedProvider, Hooks
 from antiphon_worker.loop.input import LoopInput
@@ -23,7 +22,7 @@ from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.sent_history import SentHistory
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import Journal, lost_usage, plain_variables
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import StepWaits, ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter
 from antiphon_worker.providers.base import Provider
 

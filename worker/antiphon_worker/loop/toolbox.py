@@ -28,7 +28,7 @@ from antiphon.errors import (
 )
 from antiphon.events import CustomEvent, Event, ToolProgress
 from antiphon.input.limits import check_size
-from antiphon.model import File, Image, Text, ToolCall, ToolResult
+from antiphon.model import File, Image, Text, ToolCall, ToolResult, Wait
 from antiphon.tools import Context, Tool
 from antiphon.tools.durable import DurableCall
 from antiphon.tools.threads import Job, Threads
@@ -405,3 +405,11 @@ def shorten(text: str, limit: int) -> str:
     head, tail = limit - limit // 2, limit // 2
     left_out = len(text) - head - tail
     return f"{text[:head]}\n[… {left_out:,} characters left out …]\n{text[len(text) - tail :]}"
+
+
+class StepWaits(TurnStopped):
+    """The turn is suspended until ``wait`` is over: then its step has an answer, or goes to the usual endpoint."""
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__(wait.id)
+        self.wait = wait

@@ -18,11 +18,11 @@ from antiphon.input.ids import Fence
 from antiphon.model import Decision, Wait
 from antiphon.model.usage import Usage
 from antiphon.wire.batches import ACCOUNTS, ANSWER, ERROR, KEPT_MS, Group, collect, leave
-from antiphon_worker.loop.batched import StepWaits
 from antiphon_worker.loop.call_limits import with_an_end
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import answered
 from antiphon_worker.loop.steps import StepBatched, batched_step
+from antiphon_worker.loop.toolbox import StepWaits
 from antiphon_worker.process.budgets import Attempt, BatchedHold, PaidProvider
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Stop, StopSignal

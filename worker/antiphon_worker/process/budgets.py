@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from math import ceil, isfinite
@@ -36,9 +36,12 @@ from antiphon.events import BudgetReachedEvent
 from antiphon.ext.turns import TurnFunction
 from antiphon.input.ids import Fence
 from antiphon.input.request import AgentSpec, PayingTurn, TurnRequest
+from antiphon.model import TERMINAL
 from antiphon.model.budget import BUDGET_SCOPES, NANO, Budget
 from antiphon.model.usage import Usage
+from antiphon.redis.budgets import home_of
 from antiphon.redis.cells import Cells
+from antiphon.text import text_of
 from antiphon.wire.budgets import (
     Busy,
     Call,
@@ -52,18 +55,18 @@ from antiphon.wire.budgets import (
     note_waiting,
     reserve,
     scopes_with_budgets,
+    user_of,
 )
 from antiphon.wire.cell import Cell
+from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.app import App
 from antiphon_worker.loop.call_limits import most_of, with_an_end
 from antiphon_worker.loop.costs import Price, Prices, stopped_usage
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, answered
-from antiphon_worker.process.ended_calls import count_ended
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
-from antiphon_worker.process.payers import ledgers_by_cell, payers_of, paying_turns
 from antiphon_worker.process.requests import keeping
 from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult
 
@@ -430,3 +433,72 @@ def _whose(found: Reached) -> str:
     if found.per == "session":
         return "of the session"
     return f"of the {found.scope} for the {found.per}"
+
+
+async def count_ended(cells: Cells, cell: Cell, busy: Busy) -> None:
+    """Count as used what calls of ended or deleted turns hold of a ledger of ``cell``. Skips cells that are down.
+
+    The cell of a ledger cannot see the turns of other cells: a worker whose call finds no room there looks for them.
+    """
+    homes: dict[str, tuple[Cell, list[Call]]] = {}
+    for call in busy.away:
+        home = cells.of_turn(call.turn_id)
+        homes.setdefault(home.name, (home, []))[1].append(call)
+    for home, calls in homes.values():
+        with suppress(StoreError):
+            found = await fields_of(home, [home.keys.turn(call.turn_id) for call in calls], "status")
+            for call, (status,) in zip(calls, found, strict=True):
+                if status is None or text_of(status) in TERMINAL:
+                    await capture(
+                        cell, call, [busy.ledger], cost=call.cost or 0, tokens=call.tokens, estimated=True
+                    )
+
+
+def paying_turns(
+    turn: ClaimedTurn, request: TurnRequest, agent: AgentSpec | None, own: Sequence[Budget] | None
+) -> list[PayingTurn]:
+    """Return the turns that pay for a turn: those above it, and last itself.
+
+    A child has the tenant and the user of its parent. What it adds are the parent's session and agent, and the budgets
+    of each turn and session, which count the parent and all below it together.
+
+    ``own`` are the budgets that the App declares for the agent; None for one that came with the turn.
+    """
+    name = "" if own is None or agent is None else agent.name or ""
+    above = request.parent.paying if request.parent else []
+    return [*above, PayingTurn(turn.session_id, turn.turn_id, name, list(own or ()))]
+
+
+def payers_of(
+    turn: ClaimedTurn, request: TurnRequest, paying: Sequence[PayingTurn], stored: Container[str]
+) -> list[Payer]:
+    """Return the payers of a turn, of scopes for which budgets are stored or declared."""
+    *above, itself = paying
+    user = user_of(turn.tenant, request.user) if request.user else ""
+    found = [payer for one in above for payer in _payers(one, turn.tenant, user, one.turn_id, one.session_id)]
+    found += _payers(itself, turn.tenant, user)
+    return [payer for payer in found if payer.name and (payer.own or payer.scope in stored)]
+
+
+def _payers(paying: PayingTurn, tenant: str, user: str, *place: str) -> list[Payer]:
+    """Return what pays for a turn; ``place`` are the turn and the session of one above a child."""
+    return [
+        Payer("session", paying.session_id, (), *place),
+        Payer("tenant", tenant, (), *place),
+        Payer("user", user, (), *place),
+        Payer("agent", paying.agent, tuple(paying.budgets), *place),
+    ]
+
+
+def ledgers_by_cell(
+    cells: Cells, here: Cell, payers: Sequence[Payer]
+) -> list[tuple[Cell, list[tuple[Payer, str]]]]:
+    """Return which cell has which ledgers of the payers, in an order that is the same for all turns."""
+    found: dict[str, tuple[Cell, list[tuple[Payer, str]]]] = {}
+    for payer in payers:
+        inner = cells.of_session(payer.session_id) if payer.session_id else here
+        outer = inner if payer.scope == "session" else home_of(cells, payer.scope, payer.name)
+        parts = [(inner, "all")] if outer.name == inner.name else [(inner, "inner"), (outer, "outer")]
+        for cell, part in parts:
+            found.setdefault(cell.name, (cell, []))[1].append((payer, part))
+    return [found[name] for name in sorted(found)]
