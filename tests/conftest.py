@@ -22,6 +22,7 @@ from hypothesis import settings
 from redis import Redis
 from simulation.seeds import FIRST_SEED, first_seed
 from support.cells import open_cell
+from support.clusters import Cluster
 from support.coroutines import run_coroutine_test
 from support.ensemble import open_ensemble
 from support.eventually import wait_until
@@ -38,7 +39,7 @@ from support.signals import kept_handlers
 from antiphon.client import AsyncClient
 from antiphon.encryption import KEYS_VARIABLE, new_key
 
-pytest_plugins = ["support.runtimes"]
+pytest_plugins = ["support.places", "support.runtimes"]
 
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
 UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # with it, each of the many processes would compile all modules anew
@@ -246,6 +247,20 @@ def redis(redis_url: str) -> Iterator[Redis]:
     """A plain connection to this Redis."""
     with Redis.from_url(redis_url) as connection:
         yield connection
+
+
+@pytest.fixture
+def other(server_kind: Kind) -> Iterator[str]:
+    """The URL of a second, empty server."""
+    with RedisServer(server_kind) as server:
+        yield server.url
+
+
+@pytest.fixture
+def cluster(server_kind: Kind) -> Iterator[Cluster]:
+    """A Redis Cluster of two primaries."""
+    with Cluster(server_kind, primaries=2) as cluster:
+        yield cluster
 
 
 @pytest.fixture

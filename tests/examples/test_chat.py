@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -142,7 +141,7 @@ async def test_a_page_that_comes_back_gets_every_event_once(chat):
         page = await alice.call("GET", "/chats/c")
         assert [turn["status"] for turn in page["turns"]] == ["running"]
         source = EventSource(f"{chat.url}/chats/c/events?after={page['cursor']}", alice.http.cookies)
-        reading = asyncio.create_task(read_to_the_end(source))
+        reading = asyncio.create_task(source.read_to_the_end())
         await wait_until_async(lambda: source.last_id)
         await asyncio.to_thread(chat.restart_server)
         await killed(worker)
@@ -153,17 +152,6 @@ async def test_a_page_that_comes_back_gets_every_event_once(chat):
         assert [event["seq"] for event in seen] == [*range(page["cursor"] + 1, seen[-1]["seq"] + 1)]
         [_, answer] = await alice.shown()
         assert said(seen) == answer[1]
-
-
-async def read_to_the_end(source: EventSource) -> list[dict[str, Any]]:
-    seen: list[dict[str, Any]] = []
-    async with aclosing(source.messages()) as messages:
-        async for message in messages:
-            if message.type == "message":
-                seen.append(json.loads(message.data))
-                if seen[-1]["type"] == "turn_finished":
-                    break
-    return seen
 
 
 def said(events: list[dict[str, Any]]) -> str:

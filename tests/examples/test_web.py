@@ -1,9 +1,7 @@
 """The chats of examples/web, with each framework: web servers and workers are killed while a browser reads."""
 
 import asyncio
-import json
 import re
-from contextlib import aclosing
 
 import httpx2
 import pytest
@@ -59,7 +57,7 @@ async def test_a_browser_reads_on_when_the_web_server_and_the_worker_are_killed(
         sent = [await http.post("/chats/c/messages", data=said) for _ in range(2)]
         assert len({answer.json()["turn"] for answer in sent}) == 1
         source = EventSource(f"{site.url}/chats/c/events?after=0")
-        reading = asyncio.create_task(read_to_the_end(source))
+        reading = asyncio.create_task(source.read_to_the_end())
         await wait_until_async(lambda: site.stage.notes("waits", gate="g") and source.last_id, 20)
         await asyncio.to_thread(site.server.kill)
         await asyncio.to_thread(worker.kill)
@@ -76,17 +74,6 @@ async def test_a_browser_reads_on_when_the_web_server_and_the_worker_are_killed(
                 method, f"/chats/c/{path}", data=body, headers={"cookie": "user=mallory"}
             )
             assert (path, answer.status_code) == (path, 403)
-
-
-async def read_to_the_end(source):
-    seen = []
-    async with aclosing(source.messages()) as messages:
-        async for message in messages:
-            if message.type == "message":
-                seen.append(json.loads(message.data))
-                if seen[-1]["type"] == "turn_finished":
-                    break
-    return seen
 
 
 @pytest.mark.skipif(bool(ABSENT), reason=ABSENT)

@@ -3,19 +3,12 @@
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 from redis import Redis
-from support.clusters import Cluster
 
 from antiphon.client import AsyncClient
 from antiphon.ext.langgraph import AntiphonSaver
 from antiphon.redis.moving import move_cells
 
 pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
-
-
-@pytest.fixture
-def cluster(server_kind):
-    with Cluster(server_kind, primaries=2) as cluster:
-        yield cluster
 
 
 def graph_with(saver):

@@ -1,8 +1,10 @@
 """A reader of server-sent events as browsers have one: it comes back by itself, with the last id that it has seen."""
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 from support.eventually import patience
@@ -43,6 +45,17 @@ class EventSource:
                         self.types.append(response.headers["content-type"])
                         async for message in self._read(response.aiter_lines()):
                             yield message
+
+    async def read_to_the_end(self) -> list[dict[str, Any]]:
+        """Return the events up to the end of a turn."""
+        seen: list[dict[str, Any]] = []
+        async with aclosing(self.messages()) as messages:
+            async for message in messages:
+                if message.type == "message":
+                    seen.append(json.loads(message.data))
+                    if seen[-1]["type"] == "turn_finished":
+                        break
+        return seen
 
     async def _read(self, lines: AsyncIterator[str]) -> AsyncIterator[Message]:
         """As the standard says: fields up to an empty line; what is not ended by one is thrown away."""

@@ -99,9 +99,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):  # every process of the group may have ended already
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        wait_until(
-            lambda: not any(map(_lives, _group(self.pid))), 10, f"{self.name} and its children are gone"
-        )
+        wait_until(lambda: all(map(gone, _group(self.pid))), 10, f"{self.name} and its children are gone")
         release(self.pid)
 
 
@@ -168,8 +166,9 @@ def _group(leader: int) -> list[int]:
     return [pid for pid in pids if _stat(pid)[2:3] == [str(leader)]]
 
 
-def _lives(pid: int) -> bool:
-    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    return _stat(pid)[:1] in ([], ["Z"], ["X"])
 
 
 def _stat(pid: int) -> list[str]:

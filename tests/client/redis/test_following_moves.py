@@ -7,7 +7,6 @@ from urllib.parse import unquote
 
 import pytest
 from redis import Redis
-from support.clusters import Cluster
 from support.ensemble import Ensemble, open_ensemble
 from support.event_source import EventSource
 from support.eventually import patience, wait_until_async
@@ -15,7 +14,6 @@ from support.gateway import Api, follow
 from support.gateway_process import Stand
 from support.network import free_port
 from support.processes import COMMAND
-from support.servers import RedisServer
 from support.submitting import Load
 
 from antiphon.client import AsyncClient, Client
@@ -37,19 +35,6 @@ from antiphon.wire.moving import Mover
 pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
 
 LEASE = 2
-
-
-@pytest.fixture
-def cluster(server_kind):
-    with Cluster(server_kind, primaries=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def other(server_kind):
-    """The URL of a second, empty server."""
-    with RedisServer(server_kind) as server:
-        yield server.url
 
 
 async def move(source, target):

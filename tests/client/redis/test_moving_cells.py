@@ -29,19 +29,6 @@ COMMAND = str(Path(sys.executable).with_name("antiphon"))
 pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
 
 
-@pytest.fixture
-def cluster(server_kind):
-    with Cluster(server_kind, primaries=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def other(server_kind):
-    """The URL of a second, empty server."""
-    with RedisServer(server_kind) as server:
-        yield server.url
-
-
 @contextlib.asynccontextmanager
 async def cell_at(url, *, checked=True):
     """The cell of a URL; as a release that knows nothing of moves if its connections are not ``checked``."""

@@ -38,12 +38,6 @@ def impatient(monkeypatch):
     monkeypatch.setattr(subscribe, "SILENCE_SECONDS", 1.0)
 
 
-@pytest.fixture
-def cluster(server_kind):
-    with Cluster(server_kind, primaries=2) as cluster:
-        yield cluster
-
-
 @contextlib.asynccontextmanager
 async def workers(ensemble, **settings):
     async with contextlib.AsyncExitStack() as stack:

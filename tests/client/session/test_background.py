@@ -346,21 +346,6 @@ async def test_an_asynchronous_tool_runs_on_the_callers_loop():
     assert loops == [asyncio.get_running_loop()]
 
 
-def test_one_session_is_used_from_several_loops():
-    session = Agent(script(lambda request: f"{len(request.messages)}", repeat=True), "any").session()
-
-    async def several():
-        await asyncio.gather(*(session.run_async("x") for _ in range(5)))
-
-    threads = [threading.Thread(target=asyncio.run, args=(several(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    session.run("x")
-    for thread in threads:
-        thread.join()
-    assert [message.text for message in session.messages[1::2]] == [f"{n}" for n in range(1, 33, 2)]
-
-
 def test_spawned_work_goes_on_alone():
     done = threading.Event()
 

@@ -203,9 +203,9 @@ def test_an_interrupted_run_on_workers_leaves_nothing(workers_runtime):
     assert [message.text for message in session.messages] == ["2", "whole"]
 
 
-def test_a_session_on_workers_is_shared_by_several_threads_and_loops(workers_runtime):
-    workers_runtime.use(script(lambda request: f"{len(request.messages)}", repeat=True))
-    session = workers_runtime.agent().session("s", system="S", variables={"a": 1})
+def test_a_session_is_shared_by_several_threads_and_loops(runtime):
+    runtime.use(script(lambda request: f"{len(request.messages)}", repeat=True))
+    session = runtime.agent().session("s", system="S", variables={"a": 1})
 
     async def several():
         await asyncio.gather(*(session.run_async("x") for _ in range(5)))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from redis import Redis
-from support.eventually import wait_until, wait_until_async
+from support.gates import Gate
 
 from antiphon import Client, Message, tool
 from antiphon.encryption.records import sealer_of
@@ -29,20 +27,6 @@ def asked(lines, number=-1):
     return [message.text for message in lines.requests[number].messages]
 
 
-class Gate:
-    """An answer that a test lets come."""
-
-    def __init__(self):
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    async def __call__(self):
-        self.begun.set()
-        await wait_until_async(self.go.is_set, timeout=20, description="the test lets the answer come")
-
-    def wait(self):
-        wait_until(self.begun.is_set, description="the turn runs")
-
-
 @tool
 def look() -> str:
     """Look."""
@@ -62,7 +46,7 @@ def test_an_edit_that_is_interrupted_before_it_began_leaves_its_question(runtime
     last = session.submit("3", if_busy="interrupt")
     with pytest.raises(TurnCancelled):
         edit.result(20)
-    second.go.set()
+    second.opened.set()
     last.result(20)
     assert [(one.text, one.interrupted) for one in session.messages][:2] == [("one", True), ("3", False)]
     assert len(session.messages) == 3
@@ -145,7 +129,7 @@ def test_nobody_sees_the_cut_before_the_answer(runtime):
     turn = session.edit(before[0].id, "else")
     gate.wait()
     assert session.messages == before
-    gate.go.set()
+    gate.opened.set()
     types = [event.type for event in turn.stream()]
     assert types[-2:] == ["history_rewound", "turn_finished"]
     assert texts(session) == ["else", "c"]
@@ -176,7 +160,7 @@ def test_a_turn_runs_after_those_that_were_there_before(runtime):
     with pytest.raises(SessionBusy):
         session.edit(ids(session)[0], "else", if_busy="reject")
     again, edited = session.regenerate(), session.edit(f"{running.id}.1", "4")
-    gate.go.set()
+    gate.opened.set()
     assert [turn.result(60).text for turn in (running, again, edited)] == ["x", "y", "z"]
     assert asked(lines, 1) == ["1", "a", "2", "b", "3"], "the last answer is that of the turn before"
     assert asked(lines, 2) == ["1", "a", "2", "b", "4"]
@@ -191,7 +175,7 @@ def test_a_message_that_has_gone_meanwhile_fails_the_turn_alone(runtime):
     edits = [session.edit(third, "else"), session.edit(first, "else")]
     gate.wait()
     late = session.edit(third, "more")
-    gate.go.set()
+    gate.opened.set()
     assert [turn.result(60).text for turn in edits] == ["x", "y"]
     with pytest.raises(MessageNotFound, match="use the id of one of"):
         late.result(60)

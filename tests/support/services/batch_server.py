@@ -12,11 +12,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
 from anthropic.types.messages import DeletedMessageBatch, MessageBatch, MessageBatchIndividualResponse
 from openai.types import Batch, FileDeleted, FileObject
+from support.services.server import Server
 
 Body: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[Body], Body]
@@ -75,7 +76,7 @@ def _message(text: str, calls: list[tuple[str, str, Body]]) -> Body:
     return {**base, "stop_reason": "tool_use" if calls else "end_turn", "usage": usage}
 
 
-class BatchServer:
+class BatchServer(Server):
     """``async with BatchServer(answer) as server``: ``answer`` makes the answer to the body of each request.
 
     Batches run until ``finish``, or at once with ``quick``. ``before`` and ``after`` have functions that run there for
@@ -83,6 +84,7 @@ class BatchServer:
     """
 
     def __init__(self, answer: Answer, *, quick: bool = True) -> None:
+        super().__init__()
         self.answer = answer
         self.quick = quick
         self.files: dict[str, bytes] = {}
@@ -98,23 +100,6 @@ class BatchServer:
         ] = {}  # make something else of the answers to a call
         self.failing: dict[str, str] = {}  # by custom id, why a request has no answer
         self._ids = itertools.count(1)
-        self._handlers: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 26)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for handler in list(self._handlers):
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def orders(self) -> list[str]:
@@ -166,28 +151,19 @@ class BatchServer:
         self.files[file_id] = data
         return file_id
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                method, target, _ = head.split(" ", 2)
-                length = re.search(r"(?i)content-length: *(\d+)", head)
-                body = await reader.readexactly(int(length[1]) if length else 0)
-                status, kind, said = await self._served(method, target, body)
-                writer.write(
-                    b"HTTP/1.1 %d X\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
-                    % (status, kind.encode(), len(said))
-                    + said
-                )
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            writer.transport.abort()
-        finally:
-            self._handlers.discard(task)
-            writer.close()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            method, target, _ = head.split(" ", 2)
+            length = re.search(r"(?i)content-length: *(\d+)", head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            status, kind, said = await self._served(method, target, body)
+            writer.write(
+                b"HTTP/1.1 %d X\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
+                % (status, kind.encode(), len(said))
+                + said
+            )
+            await writer.drain()
 
     async def _served(self, method: str, target: str, body: bytes) -> tuple[int, str, bytes]:
         path, _, query = target.partition("?")

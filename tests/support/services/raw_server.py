@@ -6,9 +6,10 @@ import ssl
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import httpx2
+from support.services.server import Server
 
 from antiphon_worker.providers.http.http1 import Exchange
 from antiphon_worker.providers.http.transport import DirectTransport, exchange_of
@@ -64,34 +65,16 @@ class RawConnection:
 Play: TypeAlias = Callable[[RawConnection], Awaitable[None]]
 
 
-class RawServer:
+class RawServer(Server):
     """``async with RawServer(play) as server``: ``play`` is run for each connection, which is closed at its end."""
 
     def __init__(
         self, play: Play, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, limit: int = 1 << 26
     ) -> None:
+        super().__init__(host, tls)
         self._play = play
-        self._limit = limit  # how much is read that the play has not asked for
-        self._host = host
-        self._tls = tls
+        self.limit = limit
         self.connections: list[RawConnection] = []
-        self.open = 0
-        self.most_open = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._accept, self._host, 0, ssl=self._tls, limit=self._limit, backlog=1024
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
 
     @property
     def url(self) -> str:
@@ -103,24 +86,10 @@ class RawServer:
         """What came, with the number of its connection."""
         return [(one.number, *request) for one in self.connections for request in one.requests]
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = RawConnection(len(self.connections) + 1, reader, writer)
         self.connections.append(connection)
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
-        try:
-            await self._play(connection)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        except asyncio.CancelledError:
-            writer.transport.abort()
-        finally:
-            self.open -= 1
-            self._tasks.discard(task)
-            writer.close()
+        await self._play(connection)
 
 
 @contextmanager

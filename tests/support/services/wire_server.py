@@ -4,7 +4,9 @@ import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
+
+from support.services.server import Server
 
 Ending = Literal["whole", "cut", "hang", "no_length"]
 
@@ -36,51 +38,21 @@ class Seen:
     connection: int
 
 
-class WireServer:
+class WireServer(Server):
     """``async with WireServer(reply, …) as server``: one reply after the other, the last one again and again."""
 
     def __init__(self, *replies: Reply) -> None:
+        super().__init__()
         self.replies = list(replies)
         self.seen: list[Seen] = []
         self.connections = 0
-        self.open = 0
-        self.most_open = 0
         self.held = asyncio.Event()  # set when a reply hangs
-        self._handlers: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24, backlog=2048)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for handler in list(self._handlers):
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
         number = self.connections
-        try:
-            while await self._serve(reader, writer, number):
-                continue
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            writer.transport.abort()
-        finally:
-            self.open -= 1
-            self._handlers.discard(task)
-            writer.close()
+        while await self._serve(reader, writer, number):
+            continue
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

@@ -1,20 +1,20 @@
 """Tools and turn functions that run agents: ``context.run_agent``, in any order with steps, sleeps and model calls."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
+from support import places
 from support.broken_off import BrokenOff
 from support.eventually import wait_until_async
 from support.here import running_worker
+from support.places import until
 
 from antiphon import Agent, Message, tool
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StepFailed, UsageError
 from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.model import Budget, Usage
-from antiphon.session.runtime import local_runtime
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context
 from antiphon_worker.app import App
@@ -46,35 +46,21 @@ def waits(request):
     return "In November." if request.messages[-1].role == "tool" else tool_call("wait")
 
 
+def flow(run, **options):
+    return Agent(run if isinstance(run, TurnFunction) else TurnFunction(run), "any", name="flow", **options)
+
+
 def app_of(run, *agents, **options):
-    function = run if isinstance(run, TurnFunction) else TurnFunction(run)
-    return App(agents=[Agent(function, "any", name="flow", **options), *agents], prices=PRICES)
+    return App(agents=[flow(run, **options), *agents], prices=PRICES)
 
 
-@asynccontextmanager
-async def local(run, redis_url, *agents):
-    flow = Agent(TurnFunction(run), "any", name="flow")
-    yield flow.session_async
-    local_runtime().forget()
+@pytest.fixture
+def place(place):
+    return lambda run, *agents: place(flow(run), app=app_of(run, *agents))
 
 
-@asynccontextmanager
-async def on_workers(run, redis_url, *agents):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url, app_of(run, *agents)):
-        yield lambda session: client.session(session, agent="flow")
-
-
-@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
-def place(request, redis_url):
-    """Where turns run: in this process, or on a worker."""
-    return lambda run, *agents: request.param(run, redis_url, *agents)
-
-
-async def until(turn, status):
-    async def reached():
-        return (await turn.info()).status == status
-
-    await wait_until_async(reached, 20, f"it is {status}")
+def on_workers(run, redis_url, *agents):
+    return places.on_workers(flow(run), redis_url, app_of(run, *agents))
 
 
 async def test_agents_steps_sleeps_events_and_model_calls_come_in_any_order(place):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support.eventually import wait_until_async
 from support.here import running_worker
-from worker.process.test_children import Desk, Gate, local, on_workers
+from worker.process.test_children import Desk, Gate
 
 from antiphon import Agent
 from antiphon.client import AsyncClient
@@ -15,19 +15,14 @@ from antiphon.testing import script, tool_call
 from antiphon.tools.children import ChildTool
 from antiphon_worker.app import App
 from antiphon_worker.loop.steps import ChildBegun
-from antiphon_worker.process import elsewhere
 from antiphon_worker.process import children as module
+from antiphon_worker.process import elsewhere
 from antiphon_worker.process.children import ChildWaits, call_seconds, left_of_child
 from antiphon_worker.process.journal import TurnJournal
 
 pytestmark = pytest.mark.one_server
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
-def place(request, redis_url):
-    return lambda desk: request.param(desk, redis_url)
 
 
 def attempt(timeout=None, seconds=600.0, parent=None, submitted=0, passed=0.0):
@@ -94,7 +89,7 @@ async def test_a_child_ends_with_the_attempt_that_has_begun_it(place, monkeypatc
     monkeypatch.setattr(module, "call_seconds", lambda *begun: 0.3 if begun[1].request.timeout else None)
     gate = Gate()
     desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         session = session_of("s")
         turn = await session.submit("Plan it.", timeout=300)
         response = await turn.result(20)
@@ -146,7 +141,7 @@ async def test_a_call_ends_in_time_when_the_clock_is_put_back(place, monkeypatch
 
     desk = Desk(answers=(tool_call("wait"),), tools=[Gate().tool], timeout=0.3)
     monkeypatch.setattr(TurnJournal, "now", put_back)
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         [call] = (await session_of("s").run("Plan it.")).tool_calls
     assert "did not answer in time" in call.result
     assert len(jumps) > 2

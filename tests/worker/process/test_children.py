@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from itertools import count
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
+from support.places import on_workers, until
 from support.source_tree import ROOT
 from support.trees import DEPTH, WIDTH, tree, turns_of
 
@@ -26,7 +27,6 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AlreadyDecided, InvalidTool, NotSuspended, TurnDeleted, UsageError, WrongTenant
 from antiphon.events import decode_event
 from antiphon.input.request import ParentTurn, TurnRequest
-from antiphon.session.runtime import local_runtime
 from antiphon.testing import script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.process import children as module
@@ -67,31 +67,6 @@ class Desk:
         self.writer = Agent(self.said, "any", name="writer", tools=[self.research.as_tool(**options)])
 
 
-@asynccontextmanager
-async def local(desk, redis_url):
-    yield desk.writer.session_async
-    local_runtime().forget()
-
-
-@asynccontextmanager
-async def on_workers(desk, redis_url):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
-        yield lambda session, **options: client.session(session, agent="writer", **options)
-
-
-@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
-def place(request, redis_url):
-    """Where the turns of a desk run: in this process, or on a worker."""
-    return lambda desk: request.param(desk, redis_url)
-
-
-async def _until(turn, status):
-    async def reached():
-        return (await turn.info()).status == status
-
-    await wait_until_async(reached, 20, f"it is {status}")
-
-
 def children_in(events, kinds=("turn_queued", "turn_finished")):
     """The begin and the end of the children directly below a turn."""
     return [
@@ -103,7 +78,7 @@ def children_in(events, kinds=("turn_queued", "turn_finished")):
 
 async def result_of(desk, place, **options):
     """The result of the only tool call of a turn."""
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         response = await session_of("s", **options).run("Plan it.")
     [call] = response.tool_calls
     return call
@@ -112,7 +87,7 @@ async def result_of(desk, place, **options):
 async def test_a_call_is_a_turn_of_its_own_while_the_parent_is_suspended(place):
     gate, events = Gate(), []
     desk = Desk(answers=(tool_call("wait"), "In November."), tools=[gate.tool])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         session = session_of("s", tenant="acme")
         async for event in session.stream("Plan it."):
             events.append(event)
@@ -158,14 +133,14 @@ async def test_children_live_on_other_cells_than_their_parent(redis_url):
 async def test_several_children_run_in_parallel(place):
     gate = Gate()
     desk = Desk([ASK, ASK, ASK], "Done.", answers=(_wait_first,), tools=[gate.tool])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Plan it.")
 
         async def all_wait():
             return gate.entered == 3
 
         await wait_until_async(all_wait, 20, "all children wait")
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         gate.open.set()
         response = await turn.result(20)
     assert [call.result for call in response.tool_calls] == ["In November."] * 3
@@ -186,7 +161,7 @@ async def test_a_child_that_fails_is_an_error_of_the_tool(place):
 async def test_a_child_that_takes_too_long_is_stopped(place):
     gate = Gate()
     desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool], timeout=0.3)
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         session = session_of("s")
         [call] = (await session.run("Plan it.")).tool_calls
         assert call.is_error
@@ -208,13 +183,13 @@ async def _stopped(session):
 async def test_a_cancelled_parent_cancels_its_children(place):
     gate = Gate()
     desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         session = session_of("s")
         turn = await session.submit("Plan it.")
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         [child] = await session.children()
         await turn.cancel()
-        await _until(turn, "cancelled")
+        await until(turn, "cancelled")
         await _stopped(session_of(child))
 
 
@@ -226,10 +201,10 @@ async def test_a_child_notices_that_its_parent_has_ended(redis_url, monkeypatch)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     gate = Gate()
     desk = Desk(answers=(tool_call("wait"),), tools=[gate.tool])
-    async with on_workers(desk, redis_url) as session_of:
+    async with on_workers(desk.writer, redis_url) as session_of:
         session = session_of("s")
         turn = await session.submit("Plan it.")
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         await turn.cancel()
         [child] = await session.children()
         await _stopped(session_of(child))
@@ -249,11 +224,11 @@ async def test_an_event_that_somebody_else_sends_ends_no_wait(redis_url, monkeyp
     desk = Desk(answers=(_wait_first,), tools=[gate.tool])
     async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.writer])):
         turn = await client.submit("s", "Plan it.", agent="writer")
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         events = [event async for event in _so_far(turn)]
         child = next(event.child_id for event in events if event.type == "child_event")
         assert await client.send_event(module.event_of(child), {"forged": True}) == 1
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         gate.open.set()
         assert (await turn.result(20)).tool_calls[0].result == "In November."
 
@@ -273,7 +248,7 @@ async def test_agents_are_nested_three_deep(place):
         agent = Agent(lines, "any", name=name, tools=[agent.as_tool()])
     desk = Desk()
     desk.writer = agent
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         response = await session_of("s").run("Go.")
     assert "nested 3 deep" in response.text
 
@@ -305,7 +280,7 @@ async def _pending(turn, count):
 async def test_the_events_of_a_child_come_while_its_parent_is_suspended(place):
     gate = Gate()
     desk = Desk(answers=(_wait_first,), tools=[gate.tool])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         kinds = []
         async for event in session_of("s").stream("Plan it."):
             kinds.append(f"child {event.event['type']}" if event.type == "child_event" else event.type)
@@ -317,7 +292,7 @@ async def test_the_events_of_a_child_come_while_its_parent_is_suspended(place):
 
 async def test_deltas_of_a_child_come_on_request(place):
     desk = Desk(deltas=True)
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         events = [event async for event in session_of("s").stream("Plan it.")]
     said = [event.event["text"] for event in events if event.type == "child_event" and "text" in event.event]
     assert "".join(said) == "In November."
@@ -326,7 +301,7 @@ async def test_deltas_of_a_child_come_on_request(place):
 async def test_a_stream_has_the_events_of_the_whole_tree_once_and_in_order(place):
     desk = Desk()
     desk.writer = tree("writer")
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         events = [event async for event in session_of("s").stream("Go.")]
     assert [event.seq for event in events] == list(range(events[0].seq, events[0].seq + len(events)))
     _check_tree(events)
@@ -351,7 +326,7 @@ def _check_tree(events):
 
 async def test_two_children_that_wait_for_approval_are_answered_at_the_parent(place):
     desk = Desk([ASK, ASK], "Done.", answers=(_after_its_tool,), tools=[asking("refunded")])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Plan it.")
         first, second = await _pending(turn, 2)
         assert (first.name, first.kind) == ("refund", "approval")
@@ -368,7 +343,7 @@ async def test_two_children_that_wait_for_approval_are_answered_at_the_parent(pl
 
 async def test_the_only_call_of_that_id_is_answered_by_the_id_alone(place):
     desk = Desk(answers=(_after_its_tool,), tools=[asking("refunded")])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Plan it.")
         [call] = await _pending(turn, 1)
         await turn.approve(call.call_id.split(":")[1])
@@ -383,7 +358,7 @@ async def test_a_call_that_was_decided_is_not_shown_at_the_parent_while_the_chil
         return "Done." if last.role == "tool" else [tool_call("refund"), tool_call("refund")]
 
     desk = Desk(answers=(two,), tools=[asking("refunded")])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Plan it.")
         first, second = await _pending(turn, 2)
         await turn.approve(first.call_id)
@@ -399,7 +374,7 @@ async def test_a_call_two_levels_below_is_answered_at_the_turn_above_all(place):
     middle = script(tool_call("deep", input="Go."), "Middle.", repeat=True)
     desk.research = Agent(middle, "any", name="research", tools=[deep.as_tool()])
     desk.writer = Agent(desk.said, "any", name="writer", tools=[desk.research.as_tool()])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Plan it.")
         [call] = await _pending(turn, 1)
         await turn.approve(call.call_id)
@@ -414,7 +389,7 @@ async def test_the_functions_of_the_caller_decide_about_the_calls_of_children(pl
         asked.append(call.call_id)
         return True
 
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         response = await session_of("s").run("Plan it.", on_approval=approve)
     assert [call.result for call in response.tool_calls] == ["refunded", "refunded"]
     assert len(asked) == len(set(asked)) == 2
@@ -422,7 +397,7 @@ async def test_the_functions_of_the_caller_decide_about_the_calls_of_children(pl
 
 async def test_a_cancelled_child_asks_nothing_at_its_parent(redis_url):
     desk = Desk(answers=(_after_its_tool,), tools=[asking("refunded")])
-    async with on_workers(desk, redis_url) as session_of:
+    async with on_workers(desk.writer, redis_url) as session_of:
         session = session_of("s")
         turn = await session.submit("Plan it.")
         await _pending(turn, 1)
@@ -439,7 +414,7 @@ async def test_a_tree_broken_off_at_any_write_ends_like_one_that_never_was(redis
         writes.at(at)
         desk = Desk([ASK, ASK], "Done.", timeout=3600)  # of which the next attempt has less left
         desk.said.entries, desk.said.repeat = [_by_results], True
-        async with on_workers(desk, redis_url) as session_of:
+        async with on_workers(desk.writer, redis_url) as session_of:
             session = session_of(f"s{at}")
             events = [event async for event in session.stream("Plan it.")]
             assert (await session.messages())[-1].text == "Done."
@@ -630,7 +605,7 @@ async def test_an_attempt_at_a_child_that_raises_leaves_no_task(redis_url, monke
 
     monkeypatch.setattr(TurnAttempt, "_end", broken)
     desk = Desk()
-    async with on_workers(desk, redis_url) as session_of:
+    async with on_workers(desk.writer, redis_url) as session_of:
         await session_of("s").submit("Plan it.")
         await wait_until_async(lambda: raised, 20)
         await wait_until_async(raised[0]._task.done, 20, "its task has ended")
@@ -690,7 +665,7 @@ async def test_forgetting_a_session_erases_no_session_of_another_tenant(redis_ur
 
 
 async def test_a_child_is_submitted_to_go_first(redis_url, redis):
-    async with on_workers(Desk(), redis_url) as session_of:
+    async with on_workers(Desk().writer, redis_url) as session_of:
         turn = await session_of("s").submit("Plan it.")
         assert (await turn.result()).text == "Go in November."
     front = {key: redis.hget(key, "front") for key in redis.keys("ant:turn:*")}

@@ -1,6 +1,5 @@
 """A turn passes from agent to agent: within a turn, across turns, through crashes, and to other workers."""
 
-from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
@@ -8,6 +7,7 @@ from support.broken_off import BrokenOff
 from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.here import running_worker
+from support.places import on_workers, until
 
 from antiphon import Agent, Message, tool
 from antiphon.client import AsyncClient
@@ -27,7 +27,6 @@ from antiphon.hooks import Block, ModelStart, ToolStart, hooks_of
 from antiphon.input.request import WITH_HANDOFFS, HandoffSpec
 from antiphon.model import Budget, InCharge, Limits, Usage
 from antiphon.model.revisions import Rollout
-from antiphon.session.runtime import local_runtime
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context
 from antiphon.window import Summary
@@ -40,6 +39,7 @@ from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
 pytestmark = pytest.mark.one_server
 
+ADA = {"user": "Ada"}
 HAND_OVER = tool_call("transfer_to_billing", reason="An invoice.")
 
 
@@ -69,24 +69,6 @@ class Desk:
         )  # fmt: skip
 
 
-@asynccontextmanager
-async def local(desk, redis_url):
-    yield lambda session: desk.support.session_async(session, variables={"user": "Ada"})
-    local_runtime().forget()
-
-
-@asynccontextmanager
-async def on_workers(desk, redis_url):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url, App(agents=[desk.support])):
-        yield lambda session: client.session(session, agent="support", variables={"user": "Ada"})
-
-
-@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
-def place(request, redis_url):
-    """Where the turns of a desk run: in this process, or on a worker."""
-    return lambda desk: request.param(desk, redis_url)
-
-
 def shown(model, call=0):
     """The texts of the messages that a model was sent in one of its calls."""
     return [one.text for one in model.requests[call].messages if one.text]
@@ -94,7 +76,7 @@ def shown(model, call=0):
 
 async def test_the_model_passes_its_turn_to_another_agent(place):
     desk = Desk()
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         events = [event async for event in session.stream("Is it paid?")]
         messages = await session.messages()
@@ -120,7 +102,7 @@ async def test_the_model_passes_its_turn_to_another_agent(place):
 )
 async def test_the_rule_decides_what_the_next_agent_receives(place, history, seen):
     desk = Desk("Hi.", HAND_OVER, history=history)
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         await session.run("Hello")
         await session.run("Is it paid?")
@@ -138,7 +120,7 @@ async def test_the_prompt_of_the_next_agent_has_the_variables_that_tools_have_se
 
     desk = Desk(tool_call("identify"), HAND_OVER)
     desk.support.tools.append(identify)
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         await session_of("s").run("Is it paid?")
     assert desk.heard.requests[0].system == "Bill Grace."
 
@@ -146,7 +128,7 @@ async def test_the_prompt_of_the_next_agent_has_the_variables_that_tools_have_se
 @pytest.mark.parametrize(("after", "agents"), [("return", "support"), ("stay", "billing")])
 async def test_the_next_turns_return_or_stay(place, after, agents):
     desk = Desk(HAND_OVER, "Hi.", answers=("It is paid.", "Since May.", "Yes."), after=after)
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         await session.run("Is it paid?")
         for text in ("Since when?", "Really?"):
@@ -159,7 +141,7 @@ async def test_the_next_turns_return_or_stay(place, after, agents):
 
 async def test_a_rewound_session_and_a_fork_have_the_agent_that_their_history_ends_with(place):
     desk = Desk("Hi.", HAND_OVER, "Hi again.", answers=("It is paid.", "Since May."), after="stay")
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         await session.run("Hello")
         first = (await session.messages())[-1]
@@ -174,7 +156,7 @@ async def test_a_rewound_session_and_a_fork_have_the_agent_that_their_history_en
 
 async def test_a_turn_that_asks_for_another_agent_ends_the_stay(redis_url):
     desk = Desk(HAND_OVER, "Hi.", answers=("It is paid.", "Directly."), after="stay")
-    async with on_workers(desk, redis_url) as session_of:
+    async with on_workers(desk.support, redis_url, variables=ADA) as session_of:
         session = session_of("s")
         await session.run("Is it paid?")
         await session.run("You there", agent="billing")
@@ -185,7 +167,7 @@ async def test_no_input_can_name_the_agent_in_charge(place):
     desk = Desk("Hi.", after="stay")
     forged = Message.user("Hello")
     forged.turn_id, forged.in_charge = "t", InCharge("billing", "support")
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         await session.run([forged])
         assert (await session.messages())[0].in_charge is None
@@ -195,7 +177,7 @@ async def test_no_input_can_name_the_agent_in_charge(place):
 async def test_other_calls_of_the_answer_run_before_the_hand_off(place):
     both = [HAND_OVER, tool_call("look_up", order=7), tool_call("transfer_to_billing", reason="Twice.")]
     desk = Desk(both)
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         events = [event async for event in session.stream("Is it paid?")]
     order = [event.name for event in events if event.type == "tool_result"]
@@ -208,10 +190,10 @@ async def test_other_calls_of_the_answer_run_before_the_hand_off(place):
 
 async def test_a_call_that_waits_for_a_person_holds_the_hand_off(place):
     desk = Desk([HAND_OVER, tool_call("refund")])
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         turn = await session.submit("Refund it.")
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         assert not desk.heard.requests
         [call] = (await turn.info()).calls
         await turn.approve(call.call_id)
@@ -223,13 +205,13 @@ async def test_a_hand_off_can_need_an_approval_and_be_blocked(place):
         return Block("Closed.") if call.name.startswith("transfer_") else None
 
     desk = Desk(HAND_OVER, "Then not.", options={"approval": ["transfer_to_billing"]})
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         turn = await session_of("s").submit("Is it paid?")
-        await _until(turn, "suspended")
+        await until(turn, "suspended")
         await turn.reject((await turn.info()).calls[0].call_id)
         assert (await turn.result(20)).text == "Then not."
     desk = Desk(HAND_OVER, "Then not.", options={"hooks": [blocked]})
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         assert (await session_of("t").run("Is it paid?")).text == "Then not."
     assert not desk.heard.requests
 
@@ -238,7 +220,7 @@ async def test_agents_that_pass_a_turn_back_and_forth_are_bounded(place):
     desk = Desk(
         HAND_OVER, answers=(tool_call("transfer_to_support"),), back=["support"], options={"max_steps": 5}
     )
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         with pytest.raises(StepLimitReached):
             await session_of("s").run("Is it paid?")
     assert len(desk.said.requests) + len(desk.heard.requests) == 5
@@ -252,7 +234,7 @@ async def test_the_steps_of_the_next_agent_count_from_the_hand_off(place):
         answers=(tool_call("nothing"),),
     )
     desk.billing.max_steps = 2
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         with pytest.raises(StepLimitReached):
             await session_of("s").run("Is it paid?")
     assert len(desk.heard.requests) == 2
@@ -260,14 +242,14 @@ async def test_the_steps_of_the_next_agent_count_from_the_hand_off(place):
 
 async def test_what_all_agents_use_counts(place):
     desk = Desk()
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         response = await session.run("Is it paid?")
     assert response.usage.output_tokens > 2
     assert len(response.tool_calls) == 1
     desk = Desk()
     desk.billing.limits = Limits(tokens=1)
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         with pytest.raises(LimitReached, match="tokens"):
             await session_of("t").run("Is it paid?")
     assert not desk.heard.requests
@@ -278,7 +260,7 @@ async def test_each_agent_has_its_own_hooks_for_its_model_calls(place):
     desk = Desk()
     for agent in (desk.support, desk.billing):
         agent.hooks.extend(hooks_of([_noting(seen)]))
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         await session_of("s").run("Is it paid?")
     assert seen == ["support", "billing"]
 
@@ -293,17 +275,10 @@ def _noting(seen):
 async def test_parameters_and_instructions_of_a_turn_are_for_the_agent_that_it_asks_for(place):
     desk = Desk()
     desk.billing.params["temperature"] = 0.7
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         await session_of("s").run("Is it paid?", temperature=0.1)
     assert desk.said.requests[0].params["temperature"] == 0.1
     assert desk.heard.requests[0].params["temperature"] == 0.7
-
-
-async def _until(turn, status):
-    async def reached():
-        return (await turn.info()).status == status
-
-    await wait_until_async(reached, 20, f"it is {status}")
 
 
 @pytest.mark.parametrize("kind", [OpenAIResponses, OpenAIChat, Anthropic])
@@ -334,7 +309,7 @@ async def test_a_turn_broken_off_at_any_write_ends_like_one_that_never_was(redis
             answers=(tool_call("transfer_to_support", reason="Done."),), back=[Handoff("support", after="stay")],
         )  # fmt: skip
         desk.said.entries = [_by_results]
-        async with on_workers(desk, redis_url) as session_of:
+        async with on_workers(desk.support, redis_url, variables=ADA) as session_of:
             session = session_of(f"s{at}")
             events = [event async for event in session.stream("Is it paid?")]
             histories.append([_plain(one) for one in await session.messages()])
@@ -406,12 +381,12 @@ async def test_a_turn_keeps_the_revision_of_the_agent_that_it_was_handed_to(redi
     async with AsyncClient(redis_url) as client:
         async with running_worker(redis_url, old):
             turn = await client.submit("s", "Refund it.", agent="support")
-            await _until(turn, "suspended")
+            await until(turn, "suspended")
             call = (await turn.info()).calls[0]
         async with running_worker(redis_url, new):
             await turn.approve(call.call_id)
             if rollout.timeout:
-                await _until(turn, "retrying")
+                await until(turn, "retrying")
                 assert (await turn.info()).code == "revision_unavailable"
                 async with running_worker(redis_url, old):
                     assert (await turn.result(30)).text == "old"
@@ -461,7 +436,7 @@ async def test_an_inline_agent_brings_the_agents_that_it_hands_over_to(redis_url
 async def test_budgets_of_each_agent_pay_for_its_calls(redis_url):
     desk = Desk()
     desk.billing.budgets.append(Budget(tokens=1, per="day"))
-    async with on_workers(desk, redis_url) as session_of:
+    async with on_workers(desk.support, redis_url, variables=ADA) as session_of:
         await session_of("s").run("Is it paid?")
         with pytest.raises(BudgetReached):
             await session_of("t").run("Is it paid?")
@@ -481,7 +456,7 @@ async def test_a_summary_before_the_hand_off_counts_with_the_usage_of_the_turn(p
 
     desk.said.entries = [said]
     desk.heard.entries = [answer("It is paid.", usage=Usage(1, 1))]
-    async with place(desk) as session_of:
+    async with place(desk.support, variables=ADA) as session_of:
         session = session_of("s")
         while not summaries:
             await session.run("Hello")

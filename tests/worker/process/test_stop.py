@@ -3,18 +3,13 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from support.ensemble import signal_process
 from support.eventually import wait_until, wait_until_async
+from support.processes import gone
 
 our_side = pytest.mark.one_server  # signals and processes: no server has a part in that
-
-
-def gone(pid):
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 @pytest.mark.main_path

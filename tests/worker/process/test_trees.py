@@ -8,8 +8,9 @@ import pytest
 from support.broken_off import BrokenOff
 from support.eventually import patience, wait_until_async
 from support.here import running_worker
+from support.places import on_workers
 from support.trees import DEPTH, WIDTH, tree, turns_of
-from worker.process.test_children import ASK, Desk, Gate, local, on_workers
+from worker.process.test_children import ASK, Desk, Gate
 
 from antiphon import Agent
 from antiphon.cli.main import main
@@ -24,11 +25,6 @@ pytestmark = pytest.mark.one_server
 MOST = 15  # turns of a tree
 
 
-@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
-def place(request, redis_url):
-    return lambda desk: request.param(desk, redis_url)
-
-
 def used(tokens, cost=None):
     return Usage(input_tokens=tokens, cost=cost)
 
@@ -36,7 +32,7 @@ def used(tokens, cost=None):
 async def test_a_tree_has_each_turn_once_and_what_all_of_them_have_used(place):
     desk = Desk()
     desk.writer = tree("writer")
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Go.")
         response = await turn.result(60)
         found, info = await turn.tree(), await turn.info()
@@ -75,7 +71,7 @@ async def test_a_child_counts_while_it_runs_and_when_it_ends_after_its_parent(pl
     gate = Gate()
     desk = Desk(answers=(answer(tool_call("wait"), usage=used(700, 0.5)),), tools=[gate.tool])
     desk.said.entries[0] = answer(ASK, usage=used(30, 0.25))
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Plan it.")
 
         async def begun():
@@ -105,7 +101,7 @@ async def test_a_tree_broken_off_at_any_write_counts_each_child_once(redis_url, 
         desk = Desk(answers=(answer("In November.", usage=used(700)),))
         desk.said.entries = [_done_or_asking]
         desk.said.repeat = True
-        async with on_workers(desk, redis_url) as session_of:
+        async with on_workers(desk.writer, redis_url) as session_of:
             turn = await session_of(f"s{at}").submit("Plan it.")
             await turn.result(30)
             found = await turn.tree()
@@ -206,9 +202,7 @@ DAMAGE = {
 async def test_a_tree_names_children_that_cannot_be_read_and_counts_the_others(
     harm, redis_url, redis, capsys
 ):
-    desk = Desk()
-    desk.writer = tree("writer")
-    async with on_workers(desk, redis_url) as session_of:
+    async with on_workers(tree("writer"), redis_url) as session_of:
         turn = await session_of("s").submit("Go.")
         await turn.result(60)
         whole = await turn.tree()

@@ -10,8 +10,6 @@ from worker.process.test_children import (
     _after_its_tool,
     _pending,
     asking,
-    local,
-    on_workers,
     stored,
 )
 
@@ -23,11 +21,6 @@ from antiphon.tools import Context
 from antiphon_worker.app import App
 
 pytestmark = pytest.mark.one_server
-
-
-@pytest.fixture(params=[local, on_workers], ids=["local", "redis"])
-def place(request, redis_url):
-    return lambda desk: request.param(desk, redis_url)
 
 
 def _asking_itself(request):
@@ -44,7 +37,7 @@ async def test_an_agent_that_asks_itself_ends_at_the_depth(place):
         return await context.run_agent(desk.writer, text)
 
     desk.writer = Agent(script(_asking_itself, repeat=True), "any", name="writer", tools=[ask])
-    async with place(desk) as session_of:
+    async with place(desk.writer) as session_of:
         turn = await session_of("s").submit("Go.")
         response = await turn.result(60)
         found, depth = await turn.tree(), 0

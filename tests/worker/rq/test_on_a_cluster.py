@@ -3,14 +3,12 @@
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis import Redis
 from rq import defaults
 from support import forks
-from support.clusters import Cluster
 from support.ensemble import open_ensemble
 
 from antiphon.errors import ProviderRejected, SettingsError
@@ -24,12 +22,6 @@ CELLS = 4
 CLASS = ("--connection-class", "antiphon_worker.rq.CellConnection")
 OURS = ("--worker-class", "antiphon_worker.rq.Worker")
 QUEUE = "antiphon"
-
-
-@pytest.fixture
-def cluster(server_kind) -> Iterator[Cluster]:
-    with Cluster(server_kind, primaries=2) as cluster:
-        yield cluster
 
 
 class OnACell:

@@ -3,12 +3,11 @@
 import asyncio
 import signal
 import socket
-from pathlib import Path
 
 import pytest
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until
-from support.processes import worker_name
+from support.processes import gone, worker_name
 from support.stage import make_app
 
 from antiphon.wire.cell import Cell
@@ -24,11 +23,6 @@ from antiphon_worker.supervisor.supervisor import KEPT
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
 
 BAD_START = "a bad start die*2"
-
-
-def gone(pid):
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 async def begun(ensemble, gate, opened=(), text=BAD_START, **settings):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.ensemble import signal_process
 from support.eventually import wait_until, wait_until_async
+from support.processes import gone
 from support.replacing import replace_here
 from support.share import share_of_processor
 
@@ -16,11 +17,6 @@ from antiphon_worker.supervisor import watchdog
 from antiphon_worker.supervisor.watchdog import Page, Patience, standing_still, waited_for_processor
 
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
-
-
-def gone(pid):
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 async def hangs(ensemble, tool, times=1):

@@ -2,10 +2,9 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
-from support.eventually import wait_until, wait_until_async
+from support.eventually import wait_until
 from support.journals import Journal
 
 from antiphon.events import CustomEvent, ToolProgress, ToolResultEvent
@@ -106,20 +105,6 @@ async def test_what_a_tool_says_is_published_while_it_runs():
     assert [event.text for event in events.of(ToolProgress)] == ["0", "1", "2"]
 
 
-async def test_progress_in_a_tight_loop_is_merged_and_the_last_one_arrives():
-    @tool
-    def flood(context: Context) -> None:
-        for number in range(20_000):
-            context.progress(f"{number}", number / 20_000)
-
-    began = time.monotonic()
-    events = await turn(flood)
-    rounds = (time.monotonic() - began) / PAUSE_SECONDS
-    said = events.of(ToolProgress)
-    assert 1 <= len(said) <= rounds + 2
-    assert said[-1].text == "19999"
-
-
 async def test_a_full_sink_is_given_nothing_until_the_call_is_over():
     events = Events()
     heard = []
@@ -192,34 +177,6 @@ async def test_a_synchronous_tool_that_takes_too_long_is_told_and_says_nothing_m
     assert events.of(CustomEvent) == []
     (line,) = [one.getMessage() for one in caplog.records if "is dropped" in one.getMessage()]
     assert line.startswith("tool slow (call call_1) in turn turn ")
-
-
-async def test_tools_of_both_kinds_are_told_that_their_turn_stops():
-    begun, told = [], []
-
-    @tool
-    def thread(context: Context) -> None:
-        begun.append(context.cancelled)
-        wait_until(lambda: context.cancelled, description="it is cancelled")
-        told.append("thread")
-
-    @tool
-    async def coroutine(context: Context) -> None:
-        begun.append(context.cancelled)
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            told.append(context.cancelled)
-            raise
-
-    work = asyncio.create_task(turn(thread, coroutine))
-    await wait_until_async(lambda: len(begun) == 2, description="both run")
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    await wait_until_async(lambda: len(told) == 2, description="both know")
-    assert begun == [False, False]
-    assert set(told) == {"thread", True}
 
 
 async def test_a_tool_that_ignores_its_cancellation_says_nothing_after_its_turn(monkeypatch, caplog):
