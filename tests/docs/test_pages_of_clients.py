@@ -40,6 +40,13 @@ def run_page(name: str, url: str) -> dict:
     return names
 
 
+def test_commands_of_curl_name_the_type_of_what_they_send():
+    pages = [path.read_text().replace("\\\n", "") for path in (ROOT / "docs").glob("*.md")]
+    sent = [line for page in pages for line in page.splitlines() if "curl" in line and " -d " in line]
+    assert sent
+    assert [line for line in sent if "Content-Type: application/json" not in line] == []
+
+
 @pytest.mark.one_server
 def test_the_page_about_clients_runs(assistant, capsys):
     page = run_page("clients.md", assistant)

@@ -180,6 +180,7 @@ def _outcome(argv: list[str]) -> Any:
     first = [] if os.environ.get("PYTHONSAFEPATH") else [os.getcwd() if module else str(Path(argv[0]).parent)]
     sys.path[:] = [*first, *given, *_SYSTEM_PATH]
     sys.argv[:] = argv[2:] if module else argv
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     importlib.invalidate_caches()
     for name in [name for name in sys.modules if name.startswith(ANEW)]:
         folder, _, own = name.rpartition(".")

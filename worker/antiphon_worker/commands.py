@@ -94,8 +94,8 @@ def worker(argv: list[str]) -> int:
     """Run turns until stopped
 
     Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Write durations in seconds,
-    or as 500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second signal gives them
-    back at once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    or as 500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or requeued. A second signal requeues them
+    at once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
     With --reload, it starts again when a Python file in this folder changes: for development only.
     `antiphon worker check` shows which workers of this host are alive, and `antiphon worker check --app module:app`
     what the agents of an App lack on this machine.

@@ -425,7 +425,7 @@ def event(argv: list[str]) -> int:
     if options.json:
         print_json([{"turns": turns}])
     else:
-        print(f"It has reached {turns} turn{'s' * (turns != 1)}, and is kept for a day.")
+        print(f"It reached {turns} turn{'s' * (turns != 1)}, and is kept for a day.")
     return 0
 
 

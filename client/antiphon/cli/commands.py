@@ -269,8 +269,8 @@ def cancel(argv: list[str]) -> int:
     if options.json:
         print_json([{"turn_id": known, "answer": answer}])
     else:
-        done = {"cancelled": "cancelled", "requested": "its worker ends it now"}
-        print(done.get(answer, f"the turn had ended before: {answer}"))
+        done = {"cancelled": "cancelled", "requested": "its worker is ending it"}
+        print(done.get(answer, f"the turn has already ended: {answer}"))
     return 0
 
 

@@ -351,8 +351,8 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
 def explain(argv: list[str]) -> int:
     """Explain a turn: which workers held it, why it was retried, how long each part took
 
-    It shows no text of users, models or tools. A turn is known for a week after its end, and its story for as long as
-    its session keeps the events.
+    It shows no text of users, models or tools. A turn is known for a week after its end, and its timeline for as
+    long as its session keeps the events.
     """
     parser = command_parser(explain)
     parser.add_argument("turn", help="the turn's id")

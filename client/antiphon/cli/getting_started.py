@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -47,6 +48,7 @@ def init(argv: list[str]) -> int:
             print_json([{"path": str(path)}])
         else:
             print(path)
+    print(f"Next: follow {options.folder / 'README.md'}.", file=sys.stderr)
     return 0
 
 

@@ -160,7 +160,7 @@ class AsyncTurn:
                 return response_to(self, record)
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {seconds:g} s; it keeps running.",
+                f"The turn has not ended within {seconds:g} s. It is not cancelled: call again to wait longer.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
 

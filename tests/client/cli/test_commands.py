@@ -361,7 +361,7 @@ def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
 async def test_a_turn_is_cancelled_with_what_is_to_stay(cell, redis_url):
     turn = await cell.started("t1")
     said = await asyncio.to_thread(output, "cancel", "t1", "--keep", "partial", url=redis_url)
-    assert said == "its worker ends it now\n"
+    assert said == "its worker is ending it\n"
     assert await cell.keep_of("t1") == "partial"
     await cell.end(turn, "cancelled")
 
@@ -436,7 +436,7 @@ def test_a_failed_turn_is_listed_and_can_be_run_again(worker, redis_url):
     wait_until(runs, description="the second run ended")
     assert turn in output("failed", url=redis_url)
     done = output("submit", "s", "hello", *ECHO, url=redis_url).strip()
-    ended = "the turn had ended before: finished\n"
+    ended = "the turn has already ended: finished\n"
     wait_until(lambda: output("cancel", done, url=redis_url) == ended, description="the turn finished")
     assert "only failed turns" in complaint(2, "requeue", done, url=redis_url)
 

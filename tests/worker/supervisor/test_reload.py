@@ -40,7 +40,7 @@ def test_a_worker_starts_again_after_a_change_and_survives_a_broken_file(
     try:
         process.wait_for_output("takes turns")
         assert answer() == "one"
-        write(APP.format("two"), "takes turns")
+        write(APP.format("two"), "agents support")
         assert answer() == "two"
         write("app = (", "was never closed")
         write(APP.format("three"), "takes turns")

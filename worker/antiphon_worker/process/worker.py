@@ -153,8 +153,9 @@ class Worker:
     def _say_that_it_begins(self, shared: Shared) -> None:
         if not shared.announces():
             return
+        agents = f"agents {', '.join(self._app.agents)}" if self._app.agents else "no agents of an App"
         log.info(
-            "worker %s takes turns: %s, %s", self.name, describe(self.settings), sealer_of(),
+            "worker %s takes turns: %s, %s, %s", self.name, describe(self.settings), agents, sealer_of(),
             extra={"action": "started"},
         )  # fmt: skip
         for agent, lacking in self._app.lacking.items():

@@ -19,6 +19,8 @@ def run_and_reload(arguments: Sequence[str], folder: Path) -> int:
 
     Returns the exit code of the last worker. One that fails, as for a syntax error, runs again after the next change.
     """
+    # Python knows compiled files by second and size: it would run the former code after two quick changes.
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda given, _: signals.append(given))
@@ -26,7 +28,7 @@ def run_and_reload(arguments: Sequence[str], folder: Path) -> int:
         before = sources(folder)
         # Ctrl-C reaches the worker once, through us: a second signal would end its turns.
         worker = subprocess.Popen(
-            [sys.executable, "-m", "antiphon.cli", "worker", *arguments], start_new_session=True
+            [sys.executable, "-m", "antiphon.cli", "worker", *arguments], env=environ, start_new_session=True
         )
         while not signals and sources(folder) == before:
             time.sleep(LOOK_SECONDS)

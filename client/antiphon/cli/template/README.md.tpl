@@ -26,6 +26,8 @@ $ antiphon worker --app app:app &
 $ python client.py "Where is order 7?"
 ```
 
+If no answer appears, `antiphon queues` shows whether a worker takes the turn.
+
 Without Docker, `pip install 'antiphon[demo]=={{version}}'` and `antiphon redis` start a Valkey server.
 Without an API key, set `MODEL_PROVIDER=scripted`.
 
