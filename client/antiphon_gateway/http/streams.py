@@ -254,7 +254,7 @@ class EventStream(Response):
 
 
 class _Receiving:
-    """Calls when the client leaves, for servers that tell only a task that waits for it."""
+    """Calls when the client leaves, for servers that inform only a task that waits for it."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
