@@ -177,7 +177,7 @@ class TurnOptions(TypedDict, total=False):
     user: Annotated[
         str | None,
         Option(
-            doc="the name of the user that the turn is of, to export and erase; models do not see it",
+            doc="the user whose turn it is, to export and erase their turns; models do not see it",
             check=user_name,
             json=str | None,
             missing={"local": _ALONE},

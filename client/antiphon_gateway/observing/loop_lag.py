@@ -1,4 +1,4 @@
-"""How late the event loop of a gateway is: looked at once a second, by whoever asks for metrics or health."""
+"""How late the event loop of a gateway is: measured once a second, for metrics and health."""
 
 from __future__ import annotations
 
