@@ -1102,7 +1102,7 @@ export interface TurnOptions {
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   /** a JSON object that is kept with the turn; models do not see it */
   metadata?: JsonObject;
-  /** the name of the user that the turn is of, to export and erase; models do not see it */
+  /** the user whose turn it is, to export and erase their turns; models do not see it */
   user?: string | null;
   /** which turns of the tenant run first */
   priority?: "high" | "low" | "normal" | null;
