@@ -85,7 +85,7 @@ PAYING = {
     "life": 2,
 }
 FAMILIES = {"client": 4, "w1": 40, "families": 16, "time": 3, "supervisor": 2, "reaper": 3}
-STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1}
+STEPS = {"client": 4, "w1": 40, "w2": 4, "time": 1, "late": 8}
 RETRIED = {"client": 6, "w1": 20, "rq": 20, "time": 8, "routers": 6}
 EDITED = {"client": 6, "w1": 14, "editor": 30, "time": 3}
 STEERED = {"client": 4, "w1": 20, "w2": 6, "talker": 20, "time": 6, "reaper": 6}
@@ -108,7 +108,8 @@ FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
     "files/": UPLOADS, "include/files": UPLOADS, "include/ends": RESUMED,
-    "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED, "append_step": STEPS,
+    "editing/edit": EDITED, "editing/fork": EDITED, "include/cut": EDITED, "steer": STEERED,
+    "append_step STEER": STEERED, "append_step": STEPS,
     "include/retry": RETRIED, "rate": PROMOTED | {"life": 4},
     "promote": PROMOTED, "editing/erase": LIVES, "include/clock_back": SET_BACK,
     "route": ROUTED, "keep_variant": REPLAYED, "keep_answered": ANSWERED, "pushes/": PUSHED, "include/pushes": PUSHED,
@@ -189,6 +190,7 @@ class Actors:
             "budgets": self._budgets,
             "families": self._families,
             "batches": self._batches,
+            "late": lambda random: random.choice(self._workers).repeat(random),
             "routers": lambda random: random.choice(self._workers).route(random),
             "replays": world.variants.act,
             "messages": world.answers.act,

@@ -46,11 +46,13 @@ class Batches:
     known: dict[str, Known] = field(default_factory=dict)
     answered: Counter[str] = field(default_factory=Counter)
     groups: dict[str, Group] = field(default_factory=dict)
+    asks: int = 0
 
     def ask(self, turn: ClaimedTurn, random: Random) -> Wait:
         """A turn is about to wait for a batch: its worker collects the request, perhaps twice."""
         wait, group = Wait("", f"batch#{random.randint(1, 9)}", "batch", 50.0), random.choice(GROUPS)
-        step = f"{turn.turn_id}_{turn.run}_{turn.attempt}"
+        self.asks += 1
+        step = f"{turn.turn_id}_{self.asks}"
         for _ in range(2 if random.random() < DIES else 1):
             holds = self.world.model.holds(turn)
             kept = run(

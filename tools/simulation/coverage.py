@@ -38,7 +38,6 @@ UNREACHED: dict[str, str] = {
     "files/places": "contents stay in Redis; chaos/filers.py, test_byte_stores.py",
     "files/read_chunk PLACED": "contents stay in Redis; chaos/filers.py, test_byte_stores.py",
     "schedules/of_event": "no event starts a turn; test_event_schedules.py",
-    "budgets/reserve SUPERSEDED": "workers learn of a lost turn first; test_script_budgets.py",
     "files/add_chunk TENANT_LIMIT": STORED,
     "editing/fork TENANT_LIMIT": STORED,
     "editing/edit FULL": LIMIT,

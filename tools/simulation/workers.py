@@ -92,6 +92,10 @@ class Worker:
         act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, steps, 4, 2])[0]
         return act(task, random)
 
+    def repeat(self, random: Random) -> Any:
+        """A call of a moment ago arrives once more."""
+        return random.choice(self._sent[-5:])() if self._sent else None
+
     def _die(self) -> None:
         self._world.note(f"{self.name} dies")
         self._dead.append(self.name)

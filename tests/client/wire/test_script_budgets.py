@@ -1,5 +1,6 @@
 """The scripts of budgets: their ledgers, and the turns that wait for them. A memory cell must do the same."""
 
+import json
 import random
 from datetime import UTC, datetime
 
@@ -414,6 +415,8 @@ async def test_a_memory_cell_wakes_turns_as_redis_does():
         if turn == "t2":
             await wake_waiting(memory, "tenant", "acme")
         await memory.give_back(claimed, "limit", delay_ms=600_000, reason="", code="budget_reached")
+        said = json.loads(memory.transitions.sessions[turn].events[-1][1])
+        assert said["retry_at"] - said["at"] == (0 if turn == "t2" else 600_000)
         assert not await note_waiting(memory, held_by(claimed), "tenant", "acme")
     assert [(await memory.turn(turn)).status for turn in ("t1", "t2", "t3")] == [
         "queued",

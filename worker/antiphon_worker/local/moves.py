@@ -260,6 +260,8 @@ class Moves:
 
     def _retry(self, turn: Turn, now: int, delay_ms: int, reason: str, code: str, service: bytes) -> None:
         """The turn starts again from its last finished step, at once or after a delay. One that moves waits in line."""
+        if code == BudgetReached.code and turn.id not in self.unfunded:
+            delay_ms = 0
         more = {"service": msgspec.Raw(service)} if service else {}
         event = turn.event(
             "turn_retrying",
@@ -272,8 +274,6 @@ class Moves:
         )
         if turn.record.get("answering") != turn.record.get("step"):
             self._publish(turn.session, now, event)
-        if code == BudgetReached.code and turn.id not in self.unfunded:
-            delay_ms = 0
         if (delay_ms <= 0 and "offered_at" in turn.record) or self._is_cancelled_in_rq(turn):
             self._ready(turn.session, now, front=True)
             return
