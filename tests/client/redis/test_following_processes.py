@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis as AsyncRedis
 from support.batched import working
 from support.clusters import Cluster
 from support.ensemble import agent_spec, open_ensemble, signal_process
@@ -113,3 +114,34 @@ async def test_rqs_command_with_the_class_of_this_project_follows(redis_url, oth
         await (await ensemble.submit("s", "Again")).result(60)
         await ensemble.whole("s")
         assert await asyncio.to_thread(worker.terminate) == 0, worker.output
+
+
+async def test_rqs_own_worker_ends_its_turn_at_the_new_place_and_then_waits_at_the_old_one(
+    redis_url, other, processes, tmp_path
+):
+    """Also one that starts there after the move. Neither takes a turn of the new place, and ours does."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        stock = [RQ, "worker", "-u", redis_url, "--serializer", "json", "antiphon"]
+        workers = [processes.start(*stock, env=ensemble.stage.env)]
+        turn = await ensemble.submit("s", "go on gate:g")
+        await ensemble.waits("g")
+        await move(redis_url, other)
+        ensemble.stage.open("g")
+        await turn.result(60)
+        assert await ensemble.field(turn, "run") == "1"
+        workers.append(processes.start(*stock, env=ensemble.stage.env))
+        async with AsyncRedis.from_url(redis_url) as old:
+
+            async def both_wait_there():
+                return sum(one["cmd"] == "blmove" for one in await old.client_list()) == 2
+
+            await wait_until_async(both_wait_there, 60, "both workers wait at the old place")
+            later = await ensemble.submit("s", "Again")
+            assert (await later.status(), await both_wait_there()) == ("queued", True)
+        async with ensemble.worker():
+            await later.result(60)
+        await ensemble.whole("s")
+        for worker in workers:
+            assert worker.running
+            assert "Traceback" not in worker.output
+            assert await asyncio.to_thread(worker.terminate) == 0, worker.output
