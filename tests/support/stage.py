@@ -179,7 +179,7 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
     @tool(at_most_once=True)
     async def pay(text: str, context: Context) -> str:
         """Pay, and die where the text says so."""
-        stage.note("tool", tool="pay", text=text, turn=context.turn_id)
+        stage.note("tool", tool="pay", text=text, turn=context.turn_id, call=context.call_id)
         if "unpaid" in text:
             os.kill(os.getpid(), signal.SIGKILL)
         return "paid"

@@ -232,15 +232,19 @@ def _check_tools(chaos: Chaos, report: Report) -> None:
 
 
 def _check_decisions(chaos: Chaos, report: Report) -> None:
-    """Of several decisions about a call one counts, for everybody; and what it says is what was done."""
-    paid = {note["turn"] for note in chaos.stage.notes("tool", tool="pay")}
+    """Of several decisions about a call one counts, for everybody; and what it says is what was done.
+
+    A turn that was steered may have several calls. The stage of an older release does not note which one has paid.
+    """
+    calls = {(note["turn"], note.get("call")) for note in chaos.stage.notes("tool", tool="pay")}
+    paid = {turn for turn, _ in calls}
     asked = {turn.turn_id for one in chaos.conversations for turn in one.turns if turn.text.endswith(ASKS)}
     report.decided = len(chaos.people.made)
     for (turn, call), made in chaos.people.made.items():
         if len(made) != 1:
             report.wrong.append(f"turn {turn}: the call {call} was decided in several ways: {sorted(made)}")
-        elif turn in paid and {kind for _, kind in made} != {"approve"}:
-            report.wrong.append(f"turn {turn} has paid, and the call was rejected")
+        elif calls & {(turn, call), (turn, None)} and {kind for _, kind in made} != {"approve"}:
+            report.wrong.append(f"turn {turn} has paid, and the call {call} was rejected")
     report.answered = len(chaos.people.answered)
     for (turn, message), found in chaos.people.answered.items():
         if len(found) != 1:
