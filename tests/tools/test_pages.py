@@ -139,11 +139,11 @@ def test_the_page_about_scaling_has_the_sums_for_a_million_idle_sessions(kept):
     kept.put("idle", Record(MACHINE, 3, quick=False, seconds=1.0, result=idle))
     marks = "<!-- idle sessions: made -->\n<!-- end of idle sessions -->\n"
     page = page_with_figures("docs/scaling.md", PAGE + marks, kept)
-    assert "| `ant:events`, for 7 days | 2,600 |" in page
+    assert "| `ant:events`, for an hour | 2,600 |" in page
     assert "| in the first hour | 5.9 KiB | 6.0 GB | $368 | $548 | $1.5 |" in page
-    assert "| then, for 7 days | 5.3 KiB | 5.4 GB |" in page
+    assert "| then, for 7 days | 2.7 KiB | 2.8 GB |" in page
     assert "| then, until 30 days | 1.1 KiB | 1.1 GB |" in page
-    mean = (6000 / 24 + 5400 * (7 - 1 / 24) + 1100 * 23) / 30
+    mean = (6000 / 24 + 2800 * (7 - 1 / 24) + 1100 * 23) / 30
     assert f"| sessions of every age, equally many | {mean / 1024:.1f} KiB |" in page
 
 

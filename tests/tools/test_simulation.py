@@ -70,6 +70,11 @@ SABOTAGE = [
     ),
     ("finish", "if not held then return {'SUPERSEDED'} end", "the answer of finish"),
     (
+        "finish",
+        "FREE[#FREE + 1], FREE[#FREE + 2], life[7] = 'events_ttl', events_ttl, events_ttl",
+        "G1 a record",
+    ),
+    (
         "append_step",
         "if found == length + count then return {steered and 'STEER' or 'OK', stop} end",
         "the answer of append_step",

@@ -18,10 +18,10 @@ ASKS = AgentSpec(
     params={"script": [[{"type": "tool_call", "call_id": "c", "name": "ask", "arguments": {"amount": 30}}]]},
 )  # fmt: skip
 OF_AN_IDLE_SESSION = {
-    "rq:job": 352, "ant:turn": 2677, "ant:events": 1970, "ant:history": 793, "ant:session": 659, "ant:turns": 32,
+    "rq:job": 352, "ant:turn": 2201, "ant:events": 1970, "ant:history": 793, "ant:session": 635, "ant:turns": 32,
 }  # fmt: skip
 OF_A_SUSPENDED_TURN = {
-    "rq:job": 325, "ant:turn": 1136, "ant:events": 1076, "ant:journal": 373, "ant:session": 356, "ant:inbox": 32,
+    "rq:job": 309, "ant:turn": 903, "ant:events": 1076, "ant:journal": 373, "ant:session": 332, "ant:inbox": 32,
     "ant:turns": 32,
 }  # fmt: skip
 

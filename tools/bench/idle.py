@@ -15,7 +15,7 @@ PREFIX = "idle-"
 SHARES = {
     "`rq:job`, for an hour": ("rq:job:{turn}", "rq:finished:antiphon", "{turn}"),
     "`ant:turn`, for 7 days": ("ant:turn:{turn}", "", ""),
-    "`ant:events`, for 7 days": ("ant:events:{session}", "", ""),
+    "`ant:events`, for an hour": ("ant:events:{session}", "", ""),
     "`ant:history`": ("ant:history:{session}", "", ""),
     "`ant:session`": ("ant:session:{session}", "ant:sessions", "{session}"),
     "`ant:turns`": ("ant:turns:{session}", "", ""),

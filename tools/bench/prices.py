@@ -13,7 +13,7 @@ PRICES = {
 """Dollars a month for a GB of data. The page has the sources."""
 AGES = {
     "in the first hour": (1 / 24, ()),
-    "then, for 7 days": (7, ("`rq:job`",)),
+    "then, for 7 days": (7, ("`rq:job`", "`ant:events`")),
     "then, until 30 days": (30, ("`rq:job`", "`ant:turn`", "`ant:events`")),
 }
 """How long a session has been idle: until which day, and what has expired by then."""

@@ -5,11 +5,14 @@ import asyncio
 from redis import Redis
 from support.eventually import wait_until_async
 
+from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.input.request import WAITS, AgentSpec
 from antiphon.model import CallerTool
 from antiphon.redis.turn import AsyncTurn
+from antiphon.testing import script, tool_call
 from antiphon.wire.keys import Keys
+from antiphon_worker.app import App
 from bench.asleep import measure_sleepers
 from bench.gauges import redis_counters, rss_bytes
 from bench.load import all_ended
@@ -29,11 +32,21 @@ ASKS = AgentSpec(
     },
 )  # fmt: skip
 """Its tool is the caller's: each turn waits for the result of one call."""
+APP = App(
+    agents=[
+        Agent(
+            script(tool_call("ask", amount=30), repeat=True), "bench", name="asks", caller_tools=ASKS.caller_tools
+        )
+    ]
+)  # fmt: skip
+"""Its agent is the same one, which turns name."""
 
 
 async def measure(plan: Plan, result: Result) -> None:
     with stand() as built:
         await _waiting(result, built, plan.pick(1_000, 200))
+    with stand() as built:
+        await _naming(result, built, plan.pick(1_000, 200))
     with stand() as built:
         await measure_sleepers(result, built, plan.pick(100_000, 1_000), plan.pick(1_000, 50))
 
@@ -56,10 +69,31 @@ async def _waiting(result: Result, built: Stand, number: int) -> None:
             await all_ended(turns)
 
 
-async def _suspended(client: AsyncClient, redis: Redis, prefix: str, number: int) -> list[AsyncTurn]:
+async def _naming(result: Result, built: Stand, number: int) -> None:
+    """The same of an agent that the workers have, so that turns bring its name alone."""
+    built.worker(app="bench.waiting:APP")
+    async with AsyncClient(built.redis.url) as client:
+        with Redis.from_url(built.redis.url) as redis:
+            await _suspended(client, redis, "first-", FIRST, "asks")
+            stored = redis_counters(redis).memory_bytes
+            turns = await _suspended(client, redis, "waiting-", number, "asks")
+            memory = redis_counters(redis).memory_bytes - stored
+            result.add(
+                f"each of {number:,} turns that wait, of an agent of the workers",
+                "in Redis",
+                memory / number / 1024,
+                "KiB",
+            )
+            for turn in turns:
+                await turn.cancel()
+
+
+async def _suspended(
+    client: AsyncClient, redis: Redis, prefix: str, number: int, agent: str | AgentSpec = ASKS
+) -> list[AsyncTurn]:
     """Submit so many turns, and return them when all of them wait."""
     wanted = redis.zcard(SUSPENDED) + number
-    turns = [await client.submit(f"{prefix}{index}", "Pay 30.", agent=ASKS) for index in range(number)]
+    turns = [await client.submit(f"{prefix}{index}", "Pay 30.", agent=agent) for index in range(number)]
     await wait_until_async(
         lambda: redis.zcard(SUSPENDED) >= wanted, 120, f"{number} turns wait", interval=0.05
     )

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
+from zlib import crc32
 
 from redis import Redis
 from rq import Queue
@@ -76,6 +77,7 @@ LEASE_MS = 10_000
 CRASH_LIMIT = 3
 LONGEST_WAIT_MS = 25 * 3600_000  # of the calls that the schedules suspend
 QUEUES = ["antiphon", "other"]
+EVENTS_TTLS = (None, 0, 600_000)  # of the Apps of the workers
 CLOCK = "ant:test_clock"
 SESSION_EVENT = b'{"type":"%s","turn_id":"","run":0}'
 Calls: TypeAlias = Literal["", "told", "untold"]
@@ -528,7 +530,7 @@ class World:
         usage = used(turn, len(self.model.turns[turn.turn_id].journal) + 1)
         ending = self.cell.finish(
             turn, status, messages=messages, bodies=[body], kept=kept, keep_events=KEEP_EVENTS, calls=calls,
-            usage=encode(usage),
+            usage=encode(usage), events_ttl=EVENTS_TTLS[crc32(turn.turn_id.encode()) % len(EVENTS_TTLS)],
         )  # fmt: skip
         what = f"finish {turn.turn_id}/{turn.fence} {status} behind {kept} {calls}"
         return self.did(what, self._unless_cancelled(ending))

@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +24,7 @@ from antiphon.ext.turns import TurnFunction
 from antiphon.handoffs import Handoff, tool_of
 from antiphon.hooks import Hook, hooks_of
 from antiphon.input.request import AgentSpec, Travelling
-from antiphon.input.values import is_a
+from antiphon.input.values import EVENTS_TTL_SECONDS, events_lifetime, is_a
 from antiphon.mcp import MCP, check_installed, check_no_shadow, server_of
 from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.budget import Budget
@@ -91,7 +92,8 @@ class App:
     servers (``antiphon.mcp.MCP``) that agents may name; those that agents bring are included. With ``keep_requests``,
     what models receive in turns is kept for 7 days, for ``turn.requests()`` and the dashboard. ``router`` chooses the
     agent, model or queue of each turn: a function (see ``antiphon.routing``), or an agent with hand-offs, with which
-    turns begin that name none.
+    turns begin that name none. ``events_ttl`` (seconds or a timedelta; None is as long as the session) is how long the
+    events of a session are kept after its last turn, if a worker of this App has ended it.
 
     The agents of ``Agent(handoffs=…)`` are included, like its tools; names in it may be those of other workers' agents.
 
@@ -127,11 +129,12 @@ class App:
         rollout: Takes | Rollout | None = None,
         mcp: Iterable[MCP] = (),
         keep_requests: bool = False,
+        events_ttl: float | timedelta | None = EVENTS_TTL_SECONDS,
         router: Router | Agent | None = None,
     ) -> None:
         _check(travelling, store)
         self.timeouts = checked_timeouts(timeouts, SettingsError)
-        self._store, self._memory = store, memory
+        self._store, self._memory, self.events_ttl = store, memory, events_lifetime(events_ttl)
         self._archive: Archive | None = None
         self._agents: dict[str, AgentSpec] = {}
         self._approval: dict[str, ApprovalRule] = {}  # of these agents
@@ -142,10 +145,9 @@ class App:
         self._providers = checked_providers(providers or {})
         self._stops: dict[str, Callable[..., Any]] = {}
         self._limits = self._known_stops(checked_limits(limits))
-        self._own_prices = prices
         self._prices: Prices | None = None
         self._opening: dict[str, asyncio.Future[Provider]] = {}
-        self.memories = Memories(memory)
+        self._own_prices, self.memories = prices, Memories(memory)
         self.search, self.titles, self.keep_requests = search, checked_titles(titles), keep_requests
         self._note_turns()
         self._begin_revisions(rollout)

@@ -275,6 +275,7 @@ class EncodedTurn(NamedTuple):
     """A turn as it is submitted: its request, the digest that a key compares, its agent and that one's queue.
 
     ``input_bytes`` is the length of the input, with which the request begins, or 0 if it is too long for an event.
+    ``named`` is an inline agent with its name alone.
     """
 
     request: bytes
@@ -282,6 +283,7 @@ class EncodedTurn(NamedTuple):
     agent: bytes
     agent_queue: str
     input_bytes: int
+    named: bytes
 
 
 def encoded_turn(request: TurnRequest) -> EncodedTurn:
@@ -308,7 +310,12 @@ def encoded_turn(request: TurnRequest) -> EncodedTurn:
             check_secrets(model.params)
     stored = b"" if agent is None else msgspec.json.encode(agent)
     shown = len(messages) if len(messages) <= MOST_INPUT_BYTES else 0
-    return EncodedTurn(payload, hashlib.sha256(payload).hexdigest(), stored, queue_of(agent), shown)
+    named = (
+        msgspec.json.encode({"name": agent.name} if agent.name else {})
+        if isinstance(agent, AgentSpec)
+        else b""
+    )
+    return EncodedTurn(payload, hashlib.sha256(payload).hexdigest(), stored, queue_of(agent), shown, named)
 
 
 def input_bytes(messages: list[Message]) -> int:

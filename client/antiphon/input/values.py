@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.errors import UsageError
+from antiphon.errors import SettingsError, UsageError
 from antiphon.input.limits import check_plain
 
 SWITCHES = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
@@ -65,6 +65,27 @@ def duration(value: float | timedelta | None, name: str) -> float | None:
     if seconds > LONGEST_SECONDS:
         raise UsageError(f"{name}= must be at most {LONGEST_SECONDS:.0f} seconds (100 years), not {value!r}.")
     return float(seconds)
+
+
+EVENTS_TTL_SECONDS = 3600
+"""How long the events of a session are kept after its last turn, unless its App has another ``events_ttl``."""
+SHORTEST_EVENTS_TTL = 60
+
+
+def events_lifetime(given: float | timedelta | None) -> int | None:
+    """Convert ``events_ttl`` to ms, as the scripts take it: None is the default, 0 is as long as the session.
+
+    Raises ``SettingsError``.
+    """
+    try:
+        seconds = duration(given, "events_ttl")
+    except UsageError as exc:
+        raise SettingsError(exc.message) from None
+    if seconds is not None and seconds < SHORTEST_EVENTS_TTL:
+        raise SettingsError(
+            f"events_ttl= must be at least {SHORTEST_EVENTS_TTL} seconds, so that readers can return, not {given!r}."
+        )
+    return None if seconds == EVENTS_TTL_SECONDS else int((seconds or 0) * 1000)
 
 
 def lifetime(ttl: float | timedelta | UnsetType | None) -> float | UnsetType | None:

@@ -264,7 +264,7 @@ def new_turn(
         ttl_ms=session.ttl_ms, if_busy=work.if_busy, due_in_ms=_milliseconds(work.delay), agent=turn.agent,
         tenant=work.tenant or session.tenant or "", key=_kept_key(work.key), input_bytes=turn.input_bytes,
         again=new_again() if work.retry_failed else "", priority=work.priority, cursor=work.cursor,
-        user=work.user or "",
+        user=work.user or "", named=turn.named,
     )  # fmt: skip
 
 

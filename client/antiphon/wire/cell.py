@@ -230,6 +230,7 @@ class Cell:
         response: bytes = b"", error_code: str = "", error: str = "", service: bytes = b"", variables: bytes = b"",
         window: str = "", summary: bytes = b"", kept: int | None = None, keep_events: int = KEEP_EVENTS,
         calls: Literal["", "told", "untold"] = "", usage: bytes = b"", memories: str = "",
+        events_ttl: int | None = None,
     ) -> bool:  # fmt: skip
         """End the run. Returns False, and writes nothing, if another fence is in force.
 
@@ -239,6 +240,7 @@ class Cell:
         ``told`` of all that earlier turns did and the history does not say, or this turn did something of which the
         history says nothing (``untold``). ``usage`` is that of the session, with this run. ``service`` is what a model
         service said with the error, as JSON. ``memories`` names those that are to index the turn.
+        ``events_ttl`` is for how long the events of an idle session are kept, in ms: 0 is as long as the session.
         """
         seal, session = self.seal, turn.session_id
         if seal.on:
@@ -255,7 +257,8 @@ class Cell:
             "finish", session, turn.turn_id, turn.fence, status, response, error_code,
             seal.seal(session, "reason", error.encode()), service, variables, window,
             seal.seal(session, "summary", summary),
-            "" if kept is None else kept, keep_events, calls, usage, memories, len(messages), *messages, *bodies,
+            "" if kept is None else kept, keep_events, calls, usage, memories, given(events_ttl),
+            len(messages), *messages, *bodies,
         )  # fmt: skip
         return self._held("finish", session, answer)
 
@@ -456,10 +459,12 @@ class Cell:
         """The arguments of ``submit`` for a turn."""
         seal, place = self.seal, turn.session_id
         request, input_bytes = seal.seal_request(place, turn.request, turn.input_bytes)
+        agent = seal.seal(place, "agent", turn.agent)
+        named = seal.seal(place, "agent", turn.named) if turn.named else agent
         return (
             place, turn.turn_id, digest, request, turn.queue, turn.agent_queue, turn.default_queue,
             given(turn.ttl_ms), turn.inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
-            turn.if_busy, turn.due_in_ms, turn.tail, seal.seal(place, "agent", turn.agent),
+            turn.if_busy, turn.due_in_ms, turn.tail, agent, named,
             seal.seal(place, "metadata", turn.metadata), turn.tenant, seal.seal(place, "key", turn.key.encode()),
             input_bytes, turn.again, "" if turn.priority == "normal" else turn.priority, given(turn.cursor),
             turn.user, LIMITS.session_users,

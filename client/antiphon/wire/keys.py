@@ -45,7 +45,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("media", "media:{}", "hash", "files of a session, by the hash of their content: in chunks, or "
          "with their places in a byte store", WHILE_LIVE),
     Kind("events", "events:{}", "stream", "the session's events; the id is the seq", "no TTL while the session has "
-         "turns in its inbox, then 7 days, or the session's own if that is shorter"),
+         "turns in its inbox, then an hour or the `events_ttl` of its App, but no longer than the session"),
     Kind("turns", "turns:{}", "list", "ids of the session's last 1,000 turns, in the order in which they were accepted",
          WHILE_LIVE),
     Kind("turn", "turn:{}", "hash", "one turn: request, status, counters, response", WHILE_OPEN),

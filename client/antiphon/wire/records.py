@@ -86,7 +86,8 @@ class NewTurn(Struct):
     agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if ``turn_queued`` is to carry
     it. ``again`` names the wish to run a failed turn with the same request again. With a ``cursor`` the turn is
     accepted only if that is the session's last event. The ``priority`` of a sub-agent is
-    ``front``, which no caller can choose.
+    ``front``, which no caller can choose. ``named`` is an inline ``agent`` with its name alone: a turn keeps no more of
+    it outside its request.
     """
 
     session_id: SessionId
@@ -102,6 +103,7 @@ class NewTurn(Struct):
     due_in_ms: int = 0
     tail: int = WINDOW
     agent: bytes = b""
+    named: bytes = b""
     metadata: bytes = b""
     tenant: str = ""
     key: str = ""

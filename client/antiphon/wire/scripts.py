@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from redis.exceptions import NoScriptError
 
 from antiphon.input.request import WITH_FILES
+from antiphon.input.values import EVENTS_TTL_SECONDS
 from antiphon.wire.connection.moved import Followed
 from antiphon.wire.joining import joined
 from antiphon.wire.keys import RQ, Keys, lua_shared_keys
@@ -39,7 +40,7 @@ _CONSTANTS = f"""\
 local DEPLOYMENT = string.match(PREFIX, '^[^:]+')
 local WITH_FILES = '{WITH_FILES}'
 local KEEP_TURN_SECONDS, KEEP_JOB_SECONDS = {KEEP_TURN_SECONDS}, {KEEP_JOB_SECONDS}
-local HASH_LIVES_ON_MS = {HASH_LIVES_ON_MS}
+local HASH_LIVES_ON_MS, EVENTS_TTL_MS = {HASH_LIVES_ON_MS}, {EVENTS_TTL_SECONDS * 1000}
 {lua_shared_keys()}"""
 
 

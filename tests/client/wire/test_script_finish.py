@@ -3,6 +3,8 @@
 import pytest
 from support.cells import LEASE_MS, body, stranger
 
+from antiphon.input.ids import TurnId
+
 DAYS = 24 * 3600
 
 
@@ -222,3 +224,22 @@ async def test_the_turns_of_which_no_history_tells_do_not_grow_for_ever(cell):
         await cell.redis.hset("ant:session:s", "untold", "x" * 5000)
         await cell.end(await cell.take_one(), "failed", calls="untold")
         assert await cell.redis.hstrlen("ant:session:s", "untold") == 1300
+
+
+@pytest.mark.parametrize(
+    ("events_ttl", "seconds"), [(None, 3600), (600_000, 600), (0, 86400), (7 * 86400_000, 86400)]
+)
+async def test_events_stay_as_long_as_the_app_of_the_last_worker_says(cell, events_ttl, seconds):
+    """An hour by default, and no longer than the session. A turn that no worker has run changes nothing of it."""
+    await cell.end(await cell.started("t1", ttl_ms=86400_000), events_ttl=600_000)
+    await cell.end(await cell.started("t2"), events_ttl=events_ttl)
+    assert seconds - 20 < await cell.redis.ttl("ant:events:s") <= seconds
+    await cell.put("t3")
+    assert await cell.redis.ttl("ant:events:s") == -1
+    assert await cell.cancel(TurnId("t3"), "no", "nothing") == "cancelled"
+    assert seconds - 20 < await cell.redis.ttl("ant:events:s") <= seconds
+
+
+async def test_how_long_events_stay_is_stored_only_where_it_is_not_the_default(cell):
+    await cell.end(await cell.started("t1"))
+    assert not await cell.redis.hexists("ant:session:s", "events_ttl")

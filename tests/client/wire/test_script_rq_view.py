@@ -25,6 +25,7 @@ from rq.registry import (
     clean_registries,
 )
 from rq.serializers import JSONSerializer
+from rq.utils import str_to_date
 from support.cells import LEASE_MS, TestCell, open_cell
 
 from antiphon.model import Wait
@@ -140,6 +141,31 @@ async def test_times_are_written_as_rq_reads_them(redis_url, moment):
         await cell.set_clock(round(expected.timestamp() * 1000))
         await cell.put("t1")
         assert rq.job().enqueued_at == expected
+
+
+async def test_a_record_has_no_field_that_says_nothing_yet(redis_url):
+    """Such fields are a tenth of the record of a turn that waits."""
+    async with both(redis_url) as (cell, tools):
+        turn = await cell.started("t1")
+        await cell.hold(turn)
+        waits = tools.redis.hgetall("rq:job:t1")
+        assert not {b"ended_at", b"exc_info"} & set(waits)
+        assert (tools.job().started_at, tools.job().ended_at) == (str_to_date(waits[b"started_at"]), None)
+        await cell.put("t2", "other")
+        assert b"" not in tools.redis.hgetall("rq:job:t2").values()
+
+
+async def test_one_of_rqs_jobs_that_becomes_a_turn_says_nothing_of_its_own_run(redis_url):
+    """It was started before, and its record was about to expire."""
+    said = dict.fromkeys(("started_at", "ended_at"), "2026-01-01T00:00:00.000000Z")
+    async with both(redis_url) as (cell, tools):
+        tools.redis.hset("rq:job:t1", mapping={"data": "x", "worker_name": "w", "exc_info": "no", **said})
+        tools.redis.expire("rq:job:t1", 60)
+        await cell.put("t1")
+        job = tools.job()
+        assert (job.started_at, job.ended_at, job.worker_name) == (None, None, None)
+        assert tools.redis.hget("rq:job:t1", "exc_info") == b""
+        assert tools.redis.ttl("rq:job:t1") == -1
 
 
 async def test_rq_info_changes_nothing(redis_url):

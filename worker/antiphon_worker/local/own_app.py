@@ -34,6 +34,7 @@ class OwnApp:
 
     timeouts = router = None
     keep_requests = False
+    events_ttl = None
     memories = Memories(None)
     revisions: Mapping[str, Revision] = {}
 

@@ -51,7 +51,7 @@ class Record(dict[str, bytes]):
         """Name a session among those with its id, after the call that begins it. Returns whether it is new."""
         if "created" in self:
             return False
-        self.put(created=now, life=f"{now}-{by}")
+        self.put(created=now, life=f"{now}-{by[-8:]}")
         return True
 
     def text(self, name: str) -> str:
@@ -288,7 +288,7 @@ class Turn:
     def forget_calls(self) -> None:
         for call in self.calls:
             self.record.drop(*(f"{field}:{call.place}" for field in OF_CALLS))
-        self.record.drop("calls", "waits", "suspended_at")
+        self.record.drop("calls", "waits", "suspended_at", "missed_at")
 
     def end_run(self, most: int) -> None:
         """Keep the answer, the error and the steps of the last run, a line of JSON for each run that has ended."""

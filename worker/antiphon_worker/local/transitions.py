@@ -41,7 +41,7 @@ from antiphon_worker.local.records import OF_A_RUN, Session, Turn
 from antiphon_worker.local.sent_events import EventTransitions
 from antiphon_worker.local.sessions import SessionTransitions
 
-SUBMIT_ARGUMENTS = 25
+SUBMIT_ARGUMENTS = 26
 
 
 class Claim(NamedTuple):
@@ -80,8 +80,8 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
     def submit(
         self, session_id: str, turn_id: str, digest: str, request: bytes, queue: str, agent_queue: str,
         default_queue: str, ttl_ms: Any, inbox_limit: int, delayed_limit: int, tenant_limit: int, session_limit: int,
-        busy: str, due_in_ms: int, tail: int, agent: bytes, metadata: bytes, tenant: str, key: str, input_bytes: int,
-        again: str, priority: str, cursor: Any, user: str, user_limit: int,
+        busy: str, due_in_ms: int, tail: int, agent: bytes, named: bytes, metadata: bytes, tenant: str, key: str,
+        input_bytes: int, again: str, priority: str, cursor: Any, user: str, user_limit: int,
     ) -> Answer:  # fmt: skip
         """Accept a turn: it enters its session's inbox, or waits until it is due."""
         now, life = self.clock(), DEFAULT_TTL_MS if ttl_ms == "" else int(ttl_ms)
@@ -106,7 +106,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         home = _kept_by(session, queue, agent, agent_queue, ttl_ms, tenant)
         turn.record.put(
             session=session_id, digest=digest, request=marked(request, kept), queue=queue or home or default_queue,
-            status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=agent,
+            status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=named,
             metadata=metadata, position=length, created=now, key=key, input=input_bytes,
         )  # fmt: skip
         more = {"tenant": kept.text("tenant"), "front" if priority == "front" else "priority": priority}
@@ -409,7 +409,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
     def finish(
         self, session_id: str, turn_id: str, fence: str, status: str, response: bytes, error_code: str, error: bytes,
         service: bytes, variables: bytes, window: str, summary: bytes, kept: Any, keep_events: int, calls: str,
-        usage: bytes, memories: str, count: int, *rest: bytes,
+        usage: bytes, memories: str, events_ttl: Any, count: int, *rest: bytes,
     ) -> Answer:  # fmt: skip
         """End a run: its messages become history, its terminal event is published, the session's next turn starts."""
         turn = self.turns.get(turn_id)
@@ -429,14 +429,12 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         self.grown(session, seq, before, cut_to, seq + len(rest) - count)
         if service:
             turn.record.put(service=service)
-        for name, value in {
-            "variables": variables,
-            "window": window,
-            "summary": summary,
-            "usage": usage,
-        }.items():
+        kept_fields = {"variables": variables, "window": window, "summary": summary, "usage": usage}
+        for name, value in kept_fields.items():
             if value:
                 session.record.put(**{name: value})
+        if str(events_ttl) != session.record.text("events_ttl"):
+            session.record.put(events_ttl=events_ttl)
         if calls == "told":
             session.record.drop("untold")
         if calls == "untold":
@@ -488,7 +486,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         if stop := session.record.get("stop"):
             return [b"STOP", stop]
         now, record = self.clock(), turn.record
-        record.put(given_back=fence, missed_at="")
+        record.put(given_back=fence)
         soonest = turn.wait_for(rest[: 7 * count], now, LONGEST_WAIT_MS)
         found = {name: record.get(name, b"[]") for name in ("calls", "waits")}
         listed = {name: msgspec.Raw(json) for name, json in found.items() if json != b"[]"}

@@ -416,7 +416,7 @@ class TurnAttempt:
         if messages and self._revision is not None:
             fields["kept"] = self._revision.kept
             events = (*filter(None, [self._revision.event]), *events)
-        fields["usage"] = used_with(self._turn, usage)
+        fields |= {"usage": used_with(self._turn, usage), "events_ttl": self._runner.app.events_ttl}
         self._unsent += await self._sink.settle()
         bodies = self._unsent + [self._sink.body(event) for event in events]
         return await patiently(

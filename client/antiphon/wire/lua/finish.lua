@@ -5,7 +5,8 @@
 -- such calls of earlier turns. `usage` is what the session's turns have used, with this run.
 -- `memories` names those that are to index this turn.
 -- `service` is what a model service said with the error of a failed turn, as JSON.
--- @args session turn fence status response error_code error service variables window summary kept keep_events calls usage memories count rest...    `count` messages, then event bodies
+-- `events_ttl` is for how long its App keeps the events of idle sessions, or empty for the default.
+-- @args session turn fence status response error_code error service variables window summary kept keep_events calls usage memories events_ttl count rest...    `count` messages, then event bodies
 -- -> OK                    (also for a repetition)
 -- -> STOPPED, stop word    it was cancelled before, and can end only as cancelled
 -- -> SUPERSEDED
@@ -31,6 +32,9 @@ for name, value in pairs({variables = variables, window = window, summary = summ
   if value ~= '' then FREE[#FREE + 1], FREE[#FREE + 2] = name, value end
 end
 note_ends(FREE, life[6], tonumber(seq), cut_to and before or length - number, cut_to, seq + #bodies, length)
+if events_ttl ~= (life[7] or '') then
+  FREE[#FREE + 1], FREE[#FREE + 2], life[7] = 'events_ttl', events_ttl, events_ttl
+end
 if service ~= '' then redis.call('HSET', key_turn(turn), 'service', service) end
 if calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
 if calls == 'untold' then untold(session, turn) end

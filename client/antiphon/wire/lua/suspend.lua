@@ -14,7 +14,7 @@ if stop == '' and cancelled_in_rq(turn) then stop = IN_RQ end
 if stop ~= '' then return {'STOP', stop} end
 local now, calls, waits, bodies, soonest, awaits = now_ms(), {}, {}, {}, LONGEST_WAIT_MS, false
 redis.call('ZREM', key_active(), session)
-redis.call('HSET', key_turn(turn), 'given_back', fence, 'missed_at', '')
+redis.call('HSET', key_turn(turn), 'given_back', fence)
 forget_calls(turn)
 for n = 1, tonumber(count) do
   local id, kind, at_limit, ms, json, limit, event = unpack(rest, 7 * n - 6, 7 * n)
@@ -32,7 +32,7 @@ end
 local asks, sleeps = #calls > 0, #waits > 0
 calls, waits = '[' .. table.concat(calls, ',') .. ']', '[' .. table.concat(waits, ',') .. ']'
 for i = 7 * count + 1, #rest do bodies[#bodies + 1] = rest[i] end
-local f = redis.call('HMGET', key_turn(turn), 'run', 'attempt', 'step')
+local f, view = redis.call('HMGET', key_turn(turn), 'run', 'attempt', 'step'), viewed(turn)
 bodies[#bodies + 1] = event_body(asks and 'turn_suspended' or 'turn_sleeping', session, turn, f[1],
   ',"attempt":' .. f[2] .. ',"step":' .. (tonumber(f[3]) or 1) - 1
   .. (asks and ',"calls":' .. calls or '') .. (sleeps and ',"waits":' .. waits or ''))
@@ -41,7 +41,7 @@ redis.call('HSET', key_turn(turn), 'status', 'suspended', 'suspended_at', now, '
 if sleeps then redis.call('HSET', key_turn(turn), 'waits', waits) end
 if asks then redis.call('ZADD', key_suspended(), now, turn) end
 let_go(session)
-local view = rq_view(turn, 'suspended', now)
+rq_view(turn, 'suspended', now, nil, view)
 if asks then notice('turn_suspended', session, turn, seq, view.tenant) end
 land(turn, view, now)
 local again = math.min(soonest, asks and LOOK_AGAIN_MS or awaits and LOOK_AGAIN_MS or LONGEST_UNSEEN_MS)

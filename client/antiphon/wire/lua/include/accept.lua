@@ -23,7 +23,7 @@ local function known_already(now, known, session, turn, digest, inbox_limit, bus
 end
 
 local function accept(now, session, turn, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit, delayed_limit,
-    tenant_limit, session_limit, busy, due_in_ms, tail, agent, metadata, tenant, key, input, again, priority, cursor, user,
+    tenant_limit, session_limit, busy, due_in_ms, tail, agent, named, metadata, tenant, key, input, again, priority, cursor, user,
     user_limit) -- @often
   -- Sub-agents go first: their parents, which wait, end before others begin. Else all turns that were submitted begin, and
   -- wait, before the first one ends.
@@ -79,7 +79,7 @@ local function accept(now, session, turn, digest, request, queue, agent_queue, d
   local more = last and {'queued_seq', last + 1, f.offered_at and 'offered_at', f.offered_at} or {}
   redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
     'status', f.status, 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,
-    'agent', agent, 'metadata', metadata, 'position', place, 'created', now, 'key', key, 'input', input,
+    'agent', named, 'metadata', metadata, 'position', place, 'created', now, 'key', key, 'input', input,
     unpack(more))
   local first = {} -- what the session keeps from now on
   local function keep(field, value)

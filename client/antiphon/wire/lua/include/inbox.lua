@@ -27,8 +27,9 @@ local function lead_of(ttl)
 end
 
 -- The keys stay at least until the last delayed turn is due, and while a turn that others pass by waits for decisions.
--- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them. Events stay a week.
-local LIFE = {'ttl', 'due_until', 'archived', 'aside', 'media', 'ends'}
+-- Sessions to be archived before they end have `archived`. `f` are these fields if the caller has read them. Events stay an
+-- hour, or as long as `events_ttl` says (0: as the session).
+local LIFE = {'ttl', 'due_until', 'archived', 'aside', 'media', 'ends', 'events_ttl'}
 local function release_session(session, now, f)
   f = f or redis.call('HMGET', key_session(session), unpack(LIFE))
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
@@ -40,7 +41,8 @@ local function release_session(session, now, f)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.pcall('ZADD', key_ending(), now + ttl - lead, session) end
   pcall(list_session, session, now, ttl)
-  redis.call('PEXPIRE', key_events(session), math.min(ttl, 1000 * KEEP_TURN_SECONDS))
+  local of_events = tonumber(f[7] or '') or EVENTS_TTL_MS
+  redis.call('PEXPIRE', key_events(session), of_events > 0 and math.min(ttl, of_events) or ttl)
   for _, key in ipairs({key_history(session), key_turns(session), f[5] and key_media(session) or nil}) do redis.call('PEXPIRE', key, ttl) end
   redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end

@@ -13,9 +13,9 @@ local function is_over(session)
     and redis.call('HGET', key_session(session), 'archived') ~= version_of(session)
 end
 
--- Which session of its id this is, for `life`: `by` is the call that begins it.
+-- Which session of its id this is, for `life`: `by` is the call that begins it, of which the end is enough.
 local function life_of(now, by)
-  return string.format('%d-', now) .. by
+  return string.format('%d-', now) .. string.sub(by, -8)
 end
 
 -- Leave out one seq between two lives, so that no event of the new one follows a cursor of the former one. The first write

@@ -1,6 +1,6 @@
 -- RQ's record of a turn, and the registry of its queue that it is in. A turn that starts or ends changes what is different
--- then, if the record has the status of before. If RQ's tools have changed or deleted it, and in all other transitions, the
--- record is written whole, and the id removed from every registry.
+-- then, and one that waits for decisions, if the record has the status of before. If RQ's tools have changed or deleted it, and
+-- in all other transitions, the record is written whole, and the id removed from every registry.
 local RQ_STATUS = {
   queued = 'queued', waiting = 'deferred', delayed = 'scheduled', retrying = 'scheduled', running = 'started',
   suspended = 'deferred', finished = 'finished', failed = 'failed', cancelled = 'canceled',
@@ -88,26 +88,32 @@ local function viewed(turn) -- @often
 end
 
 -- How long RQ's record of a turn stays after its end, and how many fields a new one is written with.
-local KEPT, RECORD_FIELDS = {finished = KEEP_JOB_SECONDS, cancelled = KEEP_JOB_SECONDS, failed = KEEP_TURN_SECONDS}, 14
+local KEPT, RECORD_FIELDS = {finished = KEEP_JOB_SECONDS, cancelled = KEEP_JOB_SECONDS, failed = KEEP_TURN_SECONDS}, 10
 
--- Returns what `viewed` does; `f` is that, as it was before, if the caller has read it. A turn that is new to RQ has `f.new`.
+-- Returns what `viewed` does; `f` is that, as it was before, if the caller has read it. A turn that is new to RQ has `f.new`,
+-- and a record only if one of RQ's own jobs becomes that turn.
 local function rq_view(turn, status, now, until_ms, f) -- @often
   f = f or viewed(turn)
   local queue, job, running, kept = f.queue, key_rq_job(turn), status == 'running', KEPT[status]
-  local said = (running or kept) and redis.pcall('HGET', job, 'status')
+  local said = (running or kept or status == 'suspended') and redis.pcall('HGET', job, 'status')
   if said ~= RQ_STATUS[f.status] then said = nil end
   if not f.new then rq_forget(turn, queue, f.execution, said) end
-  if said then
-    redis.call('HSET', job, 'status', RQ_STATUS[status], running and 'started_at' or 'ended_at',
-      iso(running and f.started_at or f.ended_at), 'worker_name', running and f.worker or '', 'exc_info', f.error or '')
+  if said and running then
+    redis.call('HSET', job, 'status', 'started', 'started_at', iso(f.started_at), 'worker_name', f.worker or '')
+  elseif said and kept then
+    redis.call('HSET', job, 'status', RQ_STATUS[status], 'ended_at', iso(f.ended_at), 'worker_name', '', 'exc_info', f.error or '')
+  elseif said then
+    redis.call('HSET', job, 'status', 'deferred', 'worker_name', '')
   else
-    local queued_at = iso(f.queued_at)
+    local queued_at, rest = iso(f.queued_at), f.new and {} or {'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
+      'worker_name', running and f.worker or '', 'exc_info', f.error or ''}
     local added = redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
       'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
-      'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
-      'worker_name', running and f.worker or '', 'exc_info', f.error or '',
-      'result_ttl', KEEP_JOB_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
-    if not kept and added < RECORD_FIELDS then redis.call('PERSIST', job) end -- a new record does not expire
+      'created_at', queued_at, 'enqueued_at', queued_at, 'result_ttl', KEEP_JOB_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS,
+      'ant_prefix', DEPLOYMENT, unpack(rest))
+    local before = added < RECORD_FIELDS + #rest / 2 -- there was a record
+    if before and f.new then redis.call('HSET', job, 'started_at', '', 'ended_at', '', 'worker_name', '', 'exc_info', '') end
+    if before and not kept then redis.call('PERSIST', job) end
   end
   rq_register(turn, status, queue, f.execution, kept and now + kept * 1000 or until_ms)
   local at = tonumber(f.queued_at or '') or 1 -- below zero for turns of a tenant that stand in a queue or run

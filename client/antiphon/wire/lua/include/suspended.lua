@@ -37,5 +37,5 @@ end
 local function forget_calls(turn)
   local n = 1
   while redis.call('HDEL', key_turn(turn), 'wait:' .. n, 'decision:' .. n, 'limit:' .. n, 'event:' .. n, 'after:' .. n, 'got:' .. n) > 0 do n = n + 1 end
-  redis.call('HDEL', key_turn(turn), 'calls', 'waits', 'suspended_at')
+  redis.call('HDEL', key_turn(turn), 'calls', 'waits', 'suspended_at', 'missed_at')
 end
