@@ -57,8 +57,11 @@ class Script:
 
     def has_outcome(self, answer: Any) -> bool:
         """Return whether the header names the word of an answer, and as many values as follow it."""
-        word = answer[0] if isinstance(answer, list) and answer else None
-        return isinstance(word, bytes) and len(answer) - 1 in self.outcomes.get(word, ())
+        match answer:
+            case [bytes(word), *values]:
+                return len(values) in self.outcomes.get(word, ())
+            case _:
+                return False
 
 
 def script_names() -> list[str]:

@@ -165,6 +165,23 @@ async def test_what_a_server_publishes_that_is_no_longer_the_primary_is_not_pass
 
 
 @pytest.mark.one_server
+async def test_a_late_answer_of_a_server_that_is_no_longer_the_primary_is_asked_for_again(server_kind):
+    with RedisServer(server_kind) as primary, Sentinel(primary) as sentinel:
+        async with open_redis(sentinel.url) as redis:
+            asked = asyncio.create_task(redis.xread({"log": "0"}, block=20_000))
+            with Redis.from_url(primary.url) as other:
+                await wait_until_async(lambda: other.info("clients")["blocked_clients"] == 1)
+                known = redis.connection_pool.master_address
+                redis.connection_pool.master_address = (
+                    "192.0.2.1",
+                    6379,
+                )  # another command has learned of it
+                other.xadd("log", {"e": "lost"})
+                assert await asked
+            assert redis.connection_pool.master_address == known, "the Sentinel was asked again"
+
+
+@pytest.mark.one_server
 async def test_a_live_connection_that_answers_no_ping_is_opened_anew(redis_url, redis_server, monkeypatch):
     """No message is missing that a reader could know of: a worker that hears no command for hours is such a one."""
     monkeypatch.setattr(live, "PING_SECONDS", 0.05)

@@ -177,10 +177,7 @@ class Topology:
             self.doubt()
             raise RedisConnectionError(f"no node of the cluster names the slots: {exc}") from exc
         finally:
-            try:
-                await manager.aclose()
-            finally:
-                await manager.aclose("startup_nodes")
+            await asyncio.shield(_close(manager))  # a cancellation would leave connections open
 
     async def _check_cells(self, manager: NodesManager) -> None:
         """Compare the number of cells with the stored one, once; the first process stores it."""
@@ -201,6 +198,11 @@ class Topology:
                 f"The deployment was created with {stored} cells, not {self._cells}: write cells={stored} in its URL."
             )
         self._checked = True
+
+
+async def _close(manager: NodesManager) -> None:
+    await manager.aclose()
+    await manager.aclose("startup_nodes")
 
 
 _known: WeakValueDictionary[tuple[str, ...], Topology] = WeakValueDictionary()

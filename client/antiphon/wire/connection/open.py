@@ -275,6 +275,14 @@ class _Own:
             raise ClusterError("the server is part of a Redis Cluster")
         check_here(text_of(moved[0]) if moved and moved[0] else "")
 
+    async def read_response(self: Any, *args: Any, **options: Any) -> Any:
+        """Return the next reply. That of a server that stood still may hold what the new primary never had."""
+        reply = await super().read_response(*args, **options)  # type: ignore[misc]
+        if self.stale:
+            await self.disconnect(nowait=True)
+            raise RedisConnectionError("Another server is the primary.")
+        return reply
+
     async def _answer(self: Any) -> Any:
         """Return the next answer; nothing if the server refuses the command, or this key's slot is elsewhere."""
         try:
