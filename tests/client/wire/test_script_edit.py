@@ -219,7 +219,7 @@ async def test_the_last_ttl_that_was_given_to_a_change_is_the_sessions(cell):
             assert lives == [-1, -1, -1]
         else:
             assert ttl - 20 < lives[0] <= ttl
-            assert lives[1] == min(lives[0], 7 * 86400)
+            assert lives[1] == min(lives[0], 3600)
             assert ttl + 3580 < lives[2] <= ttl + 3600
 
 
