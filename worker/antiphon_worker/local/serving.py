@@ -147,7 +147,7 @@ class Server:
         service = ServiceAnswer.of(error)
         self._cell.apply(
             "finish", turn.session_id, turn.turn_id, turn.fence, "failed", b"", str(error.code), error.message.encode(),
-            b"" if service is None else encode(service), b"", "", b"", "", 10_000, "", b"", "", 0, encode(event),
+            b"" if service is None else encode(service), b"", "", b"", "", 10_000, "", b"", "", "", 0, encode(event),
         )  # fmt: skip
 
     async def _wait(self) -> None:
