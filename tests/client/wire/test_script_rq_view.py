@@ -155,19 +155,6 @@ async def test_a_record_has_no_field_that_says_nothing_yet(redis_url):
         assert b"" not in tools.redis.hgetall("rq:job:t2").values()
 
 
-async def test_one_of_rqs_jobs_that_becomes_a_turn_says_nothing_of_its_own_run(redis_url):
-    """It was started before, and its record was about to expire."""
-    said = dict.fromkeys(("started_at", "ended_at"), "2026-01-01T00:00:00.000000Z")
-    async with both(redis_url) as (cell, tools):
-        tools.redis.hset("rq:job:t1", mapping={"data": "x", "worker_name": "w", "exc_info": "no", **said})
-        tools.redis.expire("rq:job:t1", 60)
-        await cell.put("t1")
-        job = tools.job()
-        assert (job.started_at, job.ended_at, job.worker_name) == (None, None, None)
-        assert tools.redis.hget("rq:job:t1", "exc_info") == b""
-        assert tools.redis.ttl("rq:job:t1") == -1
-
-
 async def test_rq_info_changes_nothing(redis_url):
     async with both(redis_url) as (cell, rq):
         await cell.put_each("t1", "t2")

@@ -488,3 +488,13 @@ async def test_a_turn_that_names_the_last_event_is_refused_once_the_session_went
     assert await cell.inbox() == ["t1"]
     assert await cell.put("t2", cursor=last) == 1
     assert await cell.put("t2", cursor=last) == 1, "a repetition is the same turn"
+
+
+async def test_one_of_rqs_jobs_that_becomes_a_turn_says_nothing_of_its_own_run(cell):
+    """It was started before, and its record was about to expire."""
+    said = dict.fromkeys(("started_at", "ended_at", "worker_name", "exc_info"), b"of its own")
+    await cell.redis.hset("rq:job:t1", mapping={"data": "x", **said})
+    await cell.redis.expire("rq:job:t1", 60)
+    await cell.put("t1")
+    assert await cell.redis.hmget("rq:job:t1", *said) == [b""] * 4
+    assert await cell.redis.ttl("rq:job:t1") == -1
