@@ -133,7 +133,7 @@ def _on_cluster(source: str) -> str:
 def _outcomes(body: str) -> dict[bytes, range]:
     found: dict[bytes, range] = {}
     for word, text in re.findall(r"^-- -> ([A-Z_]+)(.*)", body, re.MULTILINE):
-        values = re.sub(r"\(.*?\)", "", text.split("  ")[0]).split(", ")[1:]
+        values = re.sub(r"\([^()]*\)", "", text.split("  ")[0]).split(", ")[1:]
         most = MOST_VALUES if "..." in text else len(values)
         least = sum(not one.startswith("[") and not one.endswith("...") for one in values)
         known = found.get(word.encode(), range(least, most + 1))
