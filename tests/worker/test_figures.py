@@ -210,6 +210,10 @@ def test_a_turn_without_redis_takes_feedback():
     assert turn.info().feedback.score == 0.5
 
 
+async def served(client):
+    return [one async for one in client.agents() if one.name == "support" and one.workers]
+
+
 async def test_feedback_over_http_and_from_the_shell(redis_url, tmp_path, capsys):
     known, secrets = keys(a={"tenant": "a"}, b={"tenant": "b"})
     access = Access(known, secret="a secret that every replica has, 32 bytes")
@@ -222,6 +226,9 @@ async def test_feedback_over_http_and_from_the_shell(redis_url, tmp_path, capsys
         stand(redis_url, tmp_path, access=access) as (_, api, _), programs(api, secrets) as all_,
         client_of(redis_url) as client, running_worker(redis_url, APP),
     ):  # fmt: skip
+        await wait_until_async(
+            lambda: served(client), 30, "the worker beside that of the stage has its agent"
+        )
         turn = await client.submit("mine", "Where is it?", agent="support", tenant="a")
         await turn.result(30)
         await all_["a"].call("PUT", f"/turns/{turn.id}/feedback", 204, json={"score": 1, "note": "Right."})
