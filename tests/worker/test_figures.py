@@ -211,7 +211,7 @@ def test_a_turn_without_redis_takes_feedback():
 
 
 async def served(client):
-    return [one async for one in client.agents() if one.name == "support" and one.workers]
+    return [one async for one in client.agents() if one.agent == "support" and one.workers]
 
 
 async def test_feedback_over_http_and_from_the_shell(redis_url, tmp_path, capsys):
