@@ -195,7 +195,7 @@ def _runs(kept: Kept, names: Container[str], brief: bool = False) -> list[str]:
     text: list[str] = []
     for line, (machine, parts) in runs.items():
         text.append(line if len(runs) == 1 else f"- {', '.join(parts)}: {line}")
-        if machine.busy:
+        if machine.busy and not brief:
             text.append(
                 "  Something else ran on the machine: ratios and counts mean more than times and rates."
             )

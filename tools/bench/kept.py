@@ -104,7 +104,8 @@ class Machine(msgspec.Struct, frozen=True):
 
     def brief(self) -> str:
         """When and on what, in a line."""
-        return f"{self.date}, {self.cores} cores ({self.processor}), load {self.load:g}"
+        load = f"load {self.load:g}{', not idle' if self.busy else ''}"
+        return f"{self.date}, {self.cores} cores ({self.processor}), {load}"
 
     def sentence(self) -> str:
         """All of it in a line."""
