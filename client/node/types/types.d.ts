@@ -973,6 +973,52 @@ export interface SetLimits {
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
+/** Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before. */
+export interface BudgetsQuery {
+  tenant?: string | null;
+  scope?: "agent" | "session" | "tenant" | "user" | null;
+  cursor?: string | null;
+}
+/** Stored budgets, and how much of each is used. ``cursor`` is for the next page, null at the end. */
+export interface StoredBudgets {
+  budgets: StoredBudget[];
+  cursor: string | null;
+}
+/** A stored budget, and how much of it is used. ``name`` is None for the one of all names that have none. */
+export interface StoredBudget {
+  scope: "agent" | "session" | "tenant" | "user";
+  name: string | null;
+  tenant: string | null;
+  state: BudgetState;
+}
+/** A budget and how much of it is used, in dollars or tokens. */
+export interface BudgetState {
+  budget: Budget;
+  used?: number;
+  held?: number;
+  estimated?: number;
+  ends?: number | null;
+}
+/** What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
+export interface Budget {
+  cost?: number | null;
+  tokens?: number | null;
+  per?: "day" | "month" | "session" | "turn";
+  reached?: "fallback" | "reject" | "suspend";
+}
+/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
+export interface BudgetQuery {
+  tenant?: string | null;
+  name?: string | null;
+}
+/** Budgets, and how much of each is used. */
+export interface BudgetList {
+  budgets: BudgetState[];
+}
+/** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
+export interface SetBudgets {
+  budgets: Budget[] | null;
+}
 /** With ``sessions``, the sessions on each revision are counted, which reads all sessions. */
 export interface AgentsQuery {
   sessions?: boolean;
@@ -1026,52 +1072,6 @@ export interface Promote {
   share?: number | null;
   tenant?: string | null;
   session?: string | null;
-}
-/** Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before. */
-export interface BudgetsQuery {
-  tenant?: string | null;
-  scope?: "agent" | "session" | "tenant" | "user" | null;
-  cursor?: string | null;
-}
-/** Stored budgets, and how much of each is used. ``cursor`` is for the next page, null at the end. */
-export interface StoredBudgets {
-  budgets: StoredBudget[];
-  cursor: string | null;
-}
-/** A stored budget, and how much of it is used. ``name`` is None for the one of all names that have none. */
-export interface StoredBudget {
-  scope: "agent" | "session" | "tenant" | "user";
-  name: string | null;
-  tenant: string | null;
-  state: BudgetState;
-}
-/** A budget and how much of it is used, in dollars or tokens. */
-export interface BudgetState {
-  budget: Budget;
-  used?: number;
-  held?: number;
-  estimated?: number;
-  ends?: number | null;
-}
-/** What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
-export interface Budget {
-  cost?: number | null;
-  tokens?: number | null;
-  per?: "day" | "month" | "session" | "turn";
-  reached?: "fallback" | "reject" | "suspend";
-}
-/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
-export interface BudgetQuery {
-  tenant?: string | null;
-  name?: string | null;
-}
-/** Budgets, and how much of each is used. */
-export interface BudgetList {
-  budgets: BudgetState[];
-}
-/** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
-export interface SetBudgets {
-  budgets: Budget[] | null;
 }
 /** An event to send. ``data`` is any JSON of at most 64 KiB. */
 export interface SendEvent {
@@ -1322,6 +1322,12 @@ export interface Operations {
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
   /** Set all limits of a tenant; they apply at once to every client and worker */
   set_limits: { asked: { tenant: string } & SetLimits; answer: undefined };
+  /** List the stored budgets of tenants, agents, users and sessions, and how much of each is used */
+  list_budgets: { asked: BudgetsQuery; answer: StoredBudgets };
+  /** Read the stored budgets of a `session`, `tenant`, `user` or `agent`, and how much of them is used */
+  show_budgets: { asked: { scope: string } & BudgetQuery; answer: BudgetList };
+  /** Set all budgets of a name; turns that were suspended because of one ask again at once */
+  set_budgets: { asked: { scope: string } & BudgetQuery & SetBudgets; answer: undefined };
   /** Read the agents of the workers by revision, what runs on each, and which ones sessions take */
   show_agents: { asked: AgentsQuery; answer: AgentList };
   /** Let the next turns of sessions take a revision of an agent */
@@ -1332,12 +1338,6 @@ export interface Operations {
   roll_back_agent: { asked: { agent: string }; answer: Promotion };
   /** Forget all promotions of an agent */
   reset_agent: { asked: { agent: string }; answer: undefined };
-  /** List the stored budgets of tenants, agents, users and sessions, and how much of each is used */
-  list_budgets: { asked: BudgetsQuery; answer: StoredBudgets };
-  /** Read the stored budgets of a `session`, `tenant`, `user` or `agent`, and how much of them is used */
-  show_budgets: { asked: { scope: string } & BudgetQuery; answer: BudgetList };
-  /** Set all budgets of a name; turns that were suspended because of one ask again at once */
-  set_budgets: { asked: { scope: string } & BudgetQuery & SetBudgets; answer: undefined };
   /** Send an event to the turns that wait for it; only for keys of every session of their tenant */
   send_event: { asked: { name: string } & SendEvent; answer: EventSent };
   /** Send an event that a service has signed, as GitHub, Slack, Stripe and Standard Webhooks do; its data is the body */
