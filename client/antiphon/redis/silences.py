@@ -49,18 +49,22 @@ class Silences:
     def __init__(self) -> None:
         self._due: defaultdict[int, list[ref[Reader]]] = defaultdict(list)
         self._timer: asyncio.TimerHandle | None = None
+        self._next = 0  # the tick at which the timer ends
         self._looking: set[asyncio.Task[None]] = set()
 
     def watch(self, reader: Reader) -> None:
         """Look at this reader whenever it is due, until it ends or is garbage collected."""
         if (due := reader.due) is not None:
-            self._due[math.ceil(due / TICK_SECONDS)].append(ref(reader))
-            self._set_timer()
+            tick = math.ceil(due / TICK_SECONDS)
+            self._due[tick].append(ref(reader))
+            if self._timer is None or tick < self._next:
+                self._set_timer(tick)
 
-    def _set_timer(self) -> None:
-        if self._due and self._timer is None:
-            left = min(self._due) * TICK_SECONDS - time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(max(left, 0), self._tick)
+    def _set_timer(self, tick: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        left = max(tick * TICK_SECONDS - time.monotonic(), 0)
+        self._next, self._timer = tick, asyncio.get_running_loop().call_later(left, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -79,7 +83,8 @@ class Silences:
             task = asyncio.create_task(self.look_at(cell, readers), name="antiphon silences")
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
-        self._set_timer()
+        if self._due:
+            self._set_timer(min(self._due))
 
     async def look_at(self, cell: Cell, readers: Sequence[Reader]) -> None:
         """Look at the sessions of these readers, and watch them from now on."""

@@ -94,9 +94,7 @@ class Subscription(EventIterator):
         self._behind = True  # the log may hold more than was read
         self._quiet = 0  # how often nothing was new after a silence, or MISSED
         self._silence = _silence(0)
-        self._doubtful = (
-            False  # whether its session could not be looked at, so that the connection may be dead
-        )
+        self._doubtful = False  # its session could not be looked at: the connection may be dead
         self.patiently = Patience(cell, feed, f"session {session_id}", session_id)
 
     async def __aenter__(self) -> Self:

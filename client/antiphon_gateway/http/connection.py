@@ -22,7 +22,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
 LEAVING = "antiphon.leaving"
-"""Where a request's scope has the function that is told whom to call when the client leaves."""
+"""Where a request's scope has the function that registers what to call when the client leaves."""
 
 
 class Signal:

@@ -132,7 +132,7 @@ class Closing(Protocol):
 
 
 Leaving = Callable[[Callable[[], None] | None], object]
-"""Is told whom to call when the client leaves, or None for nobody."""
+"""Registers what to call when the client leaves; None ends that."""
 
 
 class EventStream(Response):

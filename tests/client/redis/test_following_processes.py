@@ -99,18 +99,22 @@ async def test_a_supervisor_starts_with_the_old_url_after_the_move(redis_url, ot
         assert await turn.result(60)
 
 
+async def a_turn_ends_at_the_new_place(ensemble, redis_url, other):
+    turn = await ensemble.submit("s", "go on gate:g")
+    await ensemble.waits("g")
+    await move(redis_url, other)
+    ensemble.stage.open("g")
+    await turn.result(60)
+    assert await ensemble.field(turn, "run") == "1"
+
+
 async def test_rqs_command_with_the_class_of_this_project_follows(redis_url, other, processes, tmp_path):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         worker = processes.start(
             RQ, "worker", "-u", redis_url, "--worker-class", "antiphon_worker.rq.Worker", "antiphon",
             env=ensemble.stage.env,
         )  # fmt: skip
-        turn = await ensemble.submit("s", "go on gate:g")
-        await ensemble.waits("g")
-        await move(redis_url, other)
-        ensemble.stage.open("g")
-        await turn.result(60)
-        assert await ensemble.field(turn, "run") == "1"
+        await a_turn_ends_at_the_new_place(ensemble, redis_url, other)
         await (await ensemble.submit("s", "Again")).result(60)
         await ensemble.whole("s")
         assert await asyncio.to_thread(worker.terminate) == 0, worker.output
@@ -123,12 +127,7 @@ async def test_rqs_own_worker_ends_its_turn_at_the_new_place_and_then_waits_at_t
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         stock = [RQ, "worker", "-u", redis_url, "--serializer", "json", "antiphon"]
         workers = [processes.start(*stock, env=ensemble.stage.env)]
-        turn = await ensemble.submit("s", "go on gate:g")
-        await ensemble.waits("g")
-        await move(redis_url, other)
-        ensemble.stage.open("g")
-        await turn.result(60)
-        assert await ensemble.field(turn, "run") == "1"
+        await a_turn_ends_at_the_new_place(ensemble, redis_url, other)
         workers.append(processes.start(*stock, env=ensemble.stage.env))
         async with AsyncRedis.from_url(redis_url) as old:
 

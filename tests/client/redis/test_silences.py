@@ -63,6 +63,14 @@ async def test_a_session_that_stays_silent_is_looked_at_less_and_less_often(cell
         assert wait > least - 2
 
 
+async def test_a_reader_that_is_due_soon_does_not_wait_for_one_that_is_due_later(redis_url, monkeypatch):
+    monkeypatch.setattr(subscription, "SILENCE_SECONDS", 3_600.0)
+    async with reading(redis_url, "s1", after=None):
+        monkeypatch.setattr(subscription, "SILENCE_SECONDS", 0.05)
+        async with reading(redis_url, "s2", after=None) as events:
+            await wait_until_async(lambda: events._quiet, description="its session was looked at")
+
+
 async def test_a_message_on_its_way_is_no_lost_one(cell, redis_url, monkeypatch):
     turn = await cell.started("t1", "s")
     async with reading(redis_url, after=None) as events:
