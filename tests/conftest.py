@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
     config.addinivalue_line("markers", "one_server: run on the first Redis server only, not on all installed")
+    config.addinivalue_line("markers", "own_server: has its own Redis server, because its cell moves away")
     config.addinivalue_line("markers", "lasting_keys(*patterns): keys without a TTL that this test may leave")
     for name in ("benchmark", "vcr"):
         config.addinivalue_line("markers", f"{name}: of langchain-tests, whose plugin is left out")
@@ -190,12 +191,17 @@ def server_pool() -> Iterator[ServerPool]:
 
 
 @pytest.fixture
-def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> RedisServer:
+def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> Iterator[RedisServer]:
     """A running server that all tests of this process share: do not stop it, and change no setting for good.
 
-    A test that harms its server starts one of its own: ``with RedisServer(server_kind) as server``.
+    A test that harms its server starts one of its own: ``with RedisServer(server_kind) as server``. One that moves the
+    cell away is marked ``own_server``: open sessions of earlier tests would follow the cell, and stay where it went.
     """
-    return server_pool.get(request.param)
+    if request.node.get_closest_marker("own_server") is None:
+        yield server_pool.get(request.param)
+        return
+    with RedisServer(request.param) as server:
+        yield server
 
 
 @pytest.fixture

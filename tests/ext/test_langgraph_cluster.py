@@ -56,6 +56,7 @@ async def test_threads_are_kept_listed_copied_and_deleted_in_the_cells_of_a_clus
     await saver.aclose()
 
 
+@pytest.mark.own_server
 async def test_threads_move_with_their_cell_and_are_erased_with_their_session(redis_url, cluster):
     saver = AntiphonSaver(redis_url, ttl=600)
     await said(saver, "t", "Hi")

@@ -32,7 +32,7 @@ from antiphon.wire.connection.moved import (
 from antiphon.wire.connection.open import cell_urls, open_redis
 from antiphon.wire.moving import Mover
 
-pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
+pytestmark = [pytest.mark.main_path, pytest.mark.own_server, pytest.mark.lasting_keys("ant:*")]
 
 LEASE = 2
 

@@ -14,7 +14,7 @@ from support.eventually import wait_until_async
 
 from antiphon.redis.moving import move_cells
 
-pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
+pytestmark = [pytest.mark.main_path, pytest.mark.own_server, pytest.mark.lasting_keys("ant:*")]
 
 RQ = Path(sys.executable).parent / "rq"
 

@@ -26,7 +26,7 @@ from antiphon.wire.moving import Mover, guards, keys_of_cell
 
 COMMAND = str(Path(sys.executable).with_name("antiphon"))
 
-pytestmark = [pytest.mark.main_path, pytest.mark.lasting_keys("ant:*")]
+pytestmark = [pytest.mark.main_path, pytest.mark.own_server, pytest.mark.lasting_keys("ant:*")]
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import openai
 import pytest
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.models import ModelProcess
 from support.processes import worker_name
 
@@ -15,6 +15,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import ProviderError
 from antiphon.model import Limits, Retry
 from antiphon_demo.modelserver import Behaviour, ModelServer
+from antiphon_worker.providers.openai_responses import background
 from antiphon_worker.providers.openai_responses.background import BackgroundDecoder
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
@@ -167,7 +168,8 @@ async def test_a_turn_that_fails_has_used_what_its_lost_answers_cost():
         assert await session.usage() == usage
 
 
-async def test_a_cancelled_turn_stops_its_answer_and_has_used_what_the_service_counted():
+async def test_a_cancelled_turn_stops_its_answer_and_has_used_what_the_service_counted(monkeypatch):
+    monkeypatch.setattr(background, "SHORT_SECONDS", patience(background.SHORT_SECONDS))
     async with serving() as (models, options):
         session = Agent(**options).session_async()
         turn = await session.submit("Hello length:1000")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
@@ -16,7 +15,6 @@ from antiphon.cli.main import main
 from antiphon.errors import StoreUnavailable, UsageError
 from antiphon.redis import variants as reading
 from antiphon.testing import script, tool_call
-from antiphon.wire.lists.agents import advertised
 from antiphon_gateway import Access
 from antiphon_worker.app import App
 from antiphon_worker.process import variants
@@ -53,20 +51,6 @@ def app(label: str, *said, **options) -> App:
 OLD = app("old", *CALLS, "It is refunded.")
 
 
-@asynccontextmanager
-async def serving(client, url, app: App):
-    """A worker that is advertised, and hears commands."""
-    [cell] = client.connections.cells
-
-    async def so() -> bool:
-        heard = await cell.redis.pubsub_numsub(cell.keys.control(worker.name))
-        return worker.name in await advertised(cell) and heard[0][1] == 1
-
-    async with running_worker(url, app) as worker:
-        await wait_until_async(so, 30, "the worker is advertised")
-        yield worker
-
-
 async def ended(client, url, **options):
     """A turn of the old revision, with a tool and an approval."""
     async with running_worker(url, OLD):
@@ -96,7 +80,7 @@ async def test_a_worker_with_the_revision_runs_variants_without_tools(redis_url)
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url)
         new = app("new", *CALLS, tool_call("find_order", name="Bob"), "Done.")
-        async with serving(client, redis_url, OLD), serving(client, redis_url, new) as worker:
+        async with running_worker(redis_url, OLD), running_worker(redis_url, new) as worker:
             started = await turn.replay("support@new", runs=1)
             [one] = await finished(turn)
         assert [one.id for one in started] == [one.id]
@@ -118,7 +102,7 @@ async def test_variants_fork_at_a_step_with_another_model_and_prompt(redis_url):
             seen.append((request.model, request.system))
             return "Maybe."
 
-        async with serving(client, redis_url, app("new", heard)):
+        async with running_worker(redis_url, app("new", heard)):
             await turn.replay("support@new", runs=3, step=3, model="other", system="Be brief.")
             found = await finished(turn, 3)
         assert seen == [("other", "Be brief.")] * 3
@@ -128,7 +112,7 @@ async def test_variants_fork_at_a_step_with_another_model_and_prompt(redis_url):
 async def test_the_same_key_starts_nothing_again(redis_url):
     async with client_of(redis_url) as client:
         turn, calls = await ended(client, redis_url), count()
-        async with serving(client, redis_url, app("new", lambda _: f"answer {next(calls)}")):
+        async with running_worker(redis_url, app("new", lambda _: f"answer {next(calls)}")):
             for _ in range(2):
                 await turn.replay("support@new", runs=2, key="a key")
                 found = await finished(turn, 2)
@@ -146,7 +130,7 @@ async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_l
             finally:
                 stopped.set()
 
-        async with serving(client, redis_url, app("new", hangs)):
+        async with running_worker(redis_url, app("new", hangs)):
             await turn.replay("support@new", step=9)
             [one] = await finished(turn)
             assert one.variant.error.startswith("usage: The recording has 3 model calls")
@@ -169,7 +153,7 @@ async def test_a_variant_is_run_and_kept_as_soon_as_redis_answers_again(call, re
     monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.01)
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url)
-        async with serving(client, redis_url, app("new", "Done.")):
+        async with running_worker(redis_url, app("new", "Done.")):
             await turn.replay("support@new")
             [one] = await finished(turn)
     assert (one.variant.text, next(fails, None)) == ("Done.", None)
@@ -184,7 +168,7 @@ async def test_a_variant_whose_command_was_lost_is_run_when_it_is_read(redis_url
     monkeypatch.setattr(variants.Variants, "start", lose)
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url)
-        async with serving(client, redis_url, app("new", "Done.")):
+        async with running_worker(redis_url, app("new", "Done.")):
             [started] = await turn.replay("support@new")
             await wait_until_async(lambda: lost, 30)
             [one] = await finished(turn)
@@ -195,7 +179,7 @@ async def test_a_worker_runs_each_variant_once_and_only_its_own(redis_url):
     async with client_of(redis_url) as client:
         turn, calls = await ended(client, redis_url), count()
         new = app("new", lambda _: f"answer {next(calls)}")
-        async with serving(client, redis_url, new) as worker, serving(client, redis_url, new) as other:
+        async with running_worker(redis_url, new) as worker, running_worker(redis_url, new) as other:
             [one] = await turn.replay("support@new", key="a key")
             [cell], ids = client.connections.cells, {worker.name, other.name}
             [another] = ids - {one.worker}
@@ -214,7 +198,7 @@ async def test_a_variant_that_runs_for_ever_is_lost(redis_url, monkeypatch):
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url)
         monkeypatch.setattr(variants.Variants, "start", lambda *_: None)
-        async with serving(client, redis_url, app("new", "Done.")):
+        async with running_worker(redis_url, app("new", "Done.")):
             await turn.replay("support@new")
             assert [one.status for one in await turn.variants()] == ["running"]
             monkeypatch.setattr(reading, "LONGEST_MS", -1)
@@ -252,7 +236,7 @@ async def test_the_command_compares_revisions(redis_url, capsys):
             return [*CALLS, "Done."][len(answers)]
 
         new = app("new", next_of)
-        async with serving(client, redis_url, new):
+        async with running_worker(redis_url, new):
             argv = ["replay", turn.id, "--redis-url", redis_url, "--agent"]
             assert await asyncio.to_thread(main, [*argv, "support@new", "-n", "2"]) == 0
             told = capsys.readouterr().out
@@ -288,7 +272,7 @@ async def test_only_an_admin_replays_over_http_and_a_key_makes_it_once(redis_url
     ):  # fmt: skip
         turn = await ended(client, redis_url, tenant="a")
         where, body = f"/turns/{turn.id}/variants", {"revision": "support@new"}
-        async with serving(client, redis_url, app("new", "Done.")):
+        async with running_worker(redis_url, app("new", "Done.")):
             await all_["user"].call("POST", where, 403, json=body)
             await all_["other"].call("POST", where, 404, json=body)
             for _ in range(2):
