@@ -150,15 +150,15 @@ async def test_a_channel_that_was_left_is_not_asked_for_again_after_a_lost_conne
         await feed.aclose()
 
 
-async def test_a_quiet_connection_whose_server_answers_pings_is_kept(redis_url, redis_server, monkeypatch):
-    monkeypatch.setattr(pubsub, "PING_SECONDS", 0.01)
+async def _outlives_pings(redis_url, port):
+    """Whether a connection on which nothing is said is still the same one after five pings."""
     async with Redis.from_url(redis_url) as redis:
 
         async def pings():
             stats = await redis.info("commandstats")
             return stats.get("cmdstat_ping", {"calls": 0})["calls"]
 
-        with Proxy(redis_server.port) as proxy:
+        with Proxy(port) as proxy:
             connection = open_redis(proxy.url)
             feed, before = LiveFeed(connection), await pings()
             async with feed.listen("channel") as listener:
@@ -169,6 +169,15 @@ async def test_a_quiet_connection_whose_server_answers_pings_is_kept(redis_url, 
                     return await pings() >= before + 5
 
                 await wait_until_async(asked, 10, "the server is asked whether it is there")
-                assert proxy.accepted == opened
+                kept = proxy.accepted == opened
             await feed.aclose()
             await connection.aclose()
+    return kept
+
+
+async def test_a_quiet_connection_whose_server_answers_pings_is_kept(redis_url, redis_server, monkeypatch):
+    for seconds in (0.01, patience(0.2)):  # a busy machine may answer too late at first
+        monkeypatch.setattr(pubsub, "PING_SECONDS", seconds)
+        if await _outlives_pings(redis_url, redis_server.port):
+            return
+    pytest.fail("a connection whose server answers is given up")
