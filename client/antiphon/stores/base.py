@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -104,6 +104,25 @@ class SessionStore(ABC):
         """
         self.save(session_id, data)
         return None
+
+
+class StampedStore(SessionStore):
+    """A store that writes a stamp with the data. Some hold connections: close them, or use them in a ``with`` block."""
+
+    def save(self, session_id: str, data: dict[str, Any]) -> None:
+        self.save_stamped(session_id, data)
+
+    @abstractmethod
+    def save_stamped(self, session_id: str, data: dict[str, Any]) -> str: ...
+
+    def close(self) -> None:
+        """Close the connections of the store."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def encode_saved(session_id: str, data: dict[str, Any]) -> bytes:

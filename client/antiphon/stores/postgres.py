@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from antiphon.errors import (
     ClientClosed,
@@ -20,7 +20,7 @@ from antiphon.errors import (
     StoreUnavailable,
     UsageError,
 )
-from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.stores.base import StampedStore, decode_saved, encode_saved
 from antiphon.stores.turns import PostgresTurns
 
 try:
@@ -49,7 +49,7 @@ _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 PAGE = 1000
 
 
-class PostgresStore(SessionStore):
+class PostgresStore(StampedStore):
     """Stores sessions in a table of the PostgreSQL database at ``url``, which is created on first use.
 
     Any number of processes on any machines may use it at once. A call takes one of up to ``connections`` connections,
@@ -79,9 +79,6 @@ class PostgresStore(SessionStore):
             ConnectionPool
         ] = []  # of the parent process: closing them here would end its connections
         self._closed = self._prepared = False
-
-    def save(self, session_id: str, data: dict[str, Any]) -> None:
-        self.save_stamped(session_id, data)
 
     def save_stamped(self, session_id: str, data: dict[str, Any]) -> str:
         text, stamp = encode_saved(session_id, data).decode(), secrets.token_hex(8)
@@ -134,12 +131,6 @@ class PostgresStore(SessionStore):
             pool, self._pool = self._pool, None
         if pool is not None and self._pid == os.getpid():
             pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _pages(self) -> Iterator[list[str]]:
         page = self.page_of_sessions(count=PAGE)

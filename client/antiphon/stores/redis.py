@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from antiphon.errors import SettingsError
 from antiphon.input.values import is_a
-from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.stores.base import StampedStore, decode_saved, encode_saved
 from antiphon.text import text_of
 from antiphon.wire.errors import store_error
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 PAGE = 1000
 
 
-class RedisStore(SessionStore):
+class RedisStore(StampedStore):
     """Stores each session in a Redis hash with the key ``<prefix><session id>``.
 
     ``redis`` is a URL or a synchronous redis-py client. ``ttl`` (seconds or a timedelta) counts from the last save;
@@ -45,9 +45,6 @@ class RedisStore(SessionStore):
         self._redis: Any = _opened(redis)
         self.prefix = prefix
         self._ttl_ms = _milliseconds(ttl)
-
-    def save(self, session_id: str, data: dict[str, Any]) -> None:
-        self.save_stamped(session_id, data)
 
     def save_stamped(self, session_id: str, data: dict[str, Any]) -> str:
         key, text, stamp = self.prefix + session_id, encode_saved(session_id, data), secrets.token_hex(8)
@@ -87,12 +84,6 @@ class RedisStore(SessionStore):
         {'version': 1}
         """
         self._redis.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _opened(redis: str | Redis) -> Redis:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from antiphon.errors import ClientClosed, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, UsageError
-from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.stores.base import StampedStore, decode_saved, encode_saved
 from antiphon.stores.turns import SQLiteTurns, empty_log
 
 _SCHEMA = """
@@ -30,7 +30,7 @@ ON CONFLICT (session_id) DO UPDATE SET data = excluded.data, stamp = excluded.st
 RETRY_SECONDS = 0.02
 
 
-class SQLiteStore(SessionStore):
+class SQLiteStore(StampedStore):
     """Stores sessions in the SQLite file ``path``, which is created on first use.
 
     The database uses write-ahead logging: readers do not wait for writers. Several processes can use it at once; each
@@ -57,9 +57,6 @@ class SQLiteStore(SessionStore):
         ] = []  # connections of the parent process: closing them here would release its file locks
         self._pid = os.getpid()
         self._closed = False
-
-    def save(self, session_id: str, data: dict[str, Any]) -> None:
-        self.save_stamped(session_id, data)
 
     def save_stamped(self, session_id: str, data: dict[str, Any]) -> str:
         text, stamp = encode_saved(session_id, data).decode(), secrets.token_hex(8)
@@ -110,12 +107,6 @@ class SQLiteStore(SessionStore):
         if self._pid == os.getpid():
             for connection in connections:
                 connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_idle"):

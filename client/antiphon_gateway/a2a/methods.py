@@ -41,6 +41,7 @@ from antiphon_gateway.a2a.listing import history_length, list_tasks
 from antiphon_gateway.a2a.parts import Address, check_parts, ours, plain
 from antiphon_gateway.a2a.pushes import configs_of, delete_config, get_config, push_of, set_config
 from antiphon_gateway.a2a.tasks import METADATA, Open, Updates, as_submitted, open_of, task_of
+from antiphon_gateway.access.caller import user_named_by
 from antiphon_gateway.http.operations import Call, idempotency_key
 from antiphon_gateway.published import A2AAgent
 
@@ -208,7 +209,7 @@ class Methods:
         options: dict[str, Any] = {
             "agent": self._agent.name, "tenant": call.caller.tenant, "key": f"a2a:{message.message_id}",
             "metadata": {METADATA: {name: value for name, value in brought.items() if value}},
-            "user": call.caller.user_for(_user(brought["metadata"])),
+            "user": call.caller.user_for(user_named_by(brought["metadata"])),
         }  # fmt: skip
         if message.context_id:
             call.caller.check_session(message.context_id)
@@ -375,12 +376,3 @@ async def _has_ended(turn: AsyncTurn) -> bool:
         return await turn.status() in TERMINAL
     except TurnNotFound:
         return False
-
-
-def _user(metadata: Any) -> str | None:
-    """Return the user that a message names in its metadata."""
-    match metadata:
-        case {"user": str(name)} if name:
-            return name
-        case _:
-            return None

@@ -140,6 +140,15 @@ class Caller(Struct, frozen=True, kw_only=True):
         return self.user
 
 
+def user_named_by(metadata: Any) -> str | None:
+    """Return the user that a request names in its metadata."""
+    match metadata:
+        case {"user": str(name)} if name:
+            return name
+        case _:
+            return None
+
+
 def rights_of(names: Any) -> frozenset[Right]:
     """Return the rights with these names: a list, or text with spaces. Raises ``ValueError``."""
     given: Iterable[Any] = names.split() if isinstance(names, str) else names

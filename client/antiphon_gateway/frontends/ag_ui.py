@@ -13,6 +13,7 @@ from antiphon.errors import AgentError, InvalidId, MissingPackage, NotFound, Wro
 from antiphon.events import Event, TurnSuspended
 from antiphon.model import CallerTool
 from antiphon.redis.turn import AsyncTurn
+from antiphon_gateway.access.caller import user_named_by
 from antiphon_gateway.frontends.answers import Answer, behind_suspension, give, still_open
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.problems import Refused
@@ -81,7 +82,7 @@ async def run_agent(call: Call[None, RunInput]) -> Response:
     turn = await call.client.submit(
         given.thread_id, _said(last), agent=call.path["agent"], tenant=call.caller.tenant,
         key=f"ag-ui:{named}" if named else None, caller_tools=tools or None, metadata=_metadata(given),
-        user=call.caller.user_for(_user(given.forwarded_props)),
+        user=call.caller.user_for(user_named_by(given.forwarded_props)),
     )  # fmt: skip
     return _stream(call, turn)
 
@@ -150,14 +151,6 @@ def _metadata(given: RunInput) -> dict[str, Any]:
     kept = {"state": given.state, "context": given.context, "forwardedProps": given.forwarded_props}
     kept = {name: value for name, value in kept.items() if value not in (None, {}, [])}
     return {"ag_ui": kept} if kept else {}
-
-
-def _user(props: Any) -> str | None:
-    match props:
-        case {"user": str(name)} if name:
-            return name
-        case _:
-            return None
 
 
 async def _waiting_turn(call: Call[None, RunInput], answers: list[Answer]) -> AsyncTurn:
