@@ -67,10 +67,14 @@ def python(program: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT).stdout
 
 
+def imports(statement: str) -> set[str]:
+    """The modules that are loaded after this statement."""
+    return set(json.loads(python(f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))")))
+
+
 def top_level_imports(statement: str) -> set[str]:
     """The outside packages that are loaded after this statement."""
-    program = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
-    return {name.partition(".")[0] for name in json.loads(python(program))}
+    return {name.partition(".")[0] for name in imports(statement)}
 
 
 @pytest.mark.main_path
@@ -78,6 +82,15 @@ def test_importing_the_client_loads_nothing_of_the_worker():
     loaded = top_level_imports("import antiphon")
     assert loaded & (absent_with("") | {"antiphon_gateway", "antiphon_worker"}) == set()
     assert "antiphon" in loaded
+
+
+@pytest.mark.main_path
+def test_a_worker_process_loads_what_it_runs_and_nothing_else():
+    unneeded = {"anthropic", "openai", "pydantic", "rq", "sqlite3"}
+    ours = {"async_client", "sync_client", "session.session", "redis.erasure", "stores.sqlite"}
+    unneeded |= {f"antiphon.{name}" for name in ours} | {"antiphon_worker.supervisor.supervisor"}
+    assert imports("import antiphon_worker.__main__") & unneeded == set()
+    assert imports("import antiphon_worker.supervisor.supervisor, antiphon.client, sqlite3") & unneeded
 
 
 def distributions_of(extra: str) -> set[str]:

@@ -23,7 +23,7 @@ from antiphon.wire.lists.memories import read_book
 from antiphon.wire.suspension import decide
 from antiphon_worker.app import App
 from antiphon_worker.providers.scripted import ScriptedProvider
-from antiphon_worker.supervisor.supervisor import LOOP_STALLED, WORKER_DIED
+from antiphon_worker.supervisor.child import LOOP_STALLED, WORKER_DIED
 
 pytestmark = pytest.mark.one_server
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from redis import Redis
 
@@ -15,6 +16,8 @@ from bench.stand import Stand, stand
 TITLE = "memory of turns in flight and of idle sessions"
 FLYING = "a turn in flight"
 IDLE = "an idle session with one turn of 40 tokens"
+ABSENT = ("aiohttp", "opentelemetry")
+"""What ``antiphon[worker]`` does not install. Where they are installed, the OpenAI SDK and redis-py import them."""
 SETTLE_SECONDS = 2.0
 SAID = "a delta that it has said"
 PACE = 50
@@ -22,6 +25,9 @@ TEXT = "hi pace:2 length:200"
 
 
 async def measure(plan: Plan, result: Result) -> None:
+    for name, absent in (("", ()), (f", without {' and '.join(ABSENT)}", ABSENT)):
+        with stand() as built:
+            await _started(result, built, f"a worker process after a few turns{name}", absent)
     with stand() as built:
         await _in_flight(result, built, plan.pick(800, 200))
     with stand() as built:
@@ -30,15 +36,20 @@ async def measure(plan: Plan, result: Result) -> None:
         await _idle(result, built, plan.pick(20_000, 2_000))
 
 
+async def _started(result: Result, built: Stand, name: str, absent: Sequence[str]) -> None:
+    (pid,) = built.worker(without=absent).workers()
+    async with AsyncClient(built.redis.url) as client:
+        await warm_up(client, 50)
+    result.add(name, "resident", rss_bytes(pid) / 2**20, "MiB")
+    result.add(name, "its part of shared memory, and its own", pss_bytes(pid) / 2**20, "MiB")
+
+
 async def _in_flight(result: Result, built: Stand, number: int) -> None:
     worker = built.worker(concurrency=1000)
     (pid,) = worker.workers()
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)
-            started = "a worker process after a few turns"
-            result.add(started, "resident", rss_bytes(pid) / 2**20, "MiB")
-            result.add(started, "its part of shared memory, and its own", pss_bytes(pid) / 2**20, "MiB")
             before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
             await submit_turns(client, number, "flying-", TEXT, {})
             await all_run([built.redis.url], number)

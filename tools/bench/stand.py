@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -40,6 +40,7 @@ class Stand:
     """What one measurement runs on."""
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._processes = Processes(directory)
         self._servers: list[RedisServer] = []
         self.redis = self.new_redis()
@@ -77,10 +78,15 @@ class Stand:
         concurrency: int = 100,
         model: ModelProcess | None = None,
         expected: int = 0,
+        without: Sequence[str] = (),
         **settings: str,
     ) -> Process:
-        """A supervisor with its worker processes (``expected``, where there are several cells), taking turns."""
+        """A supervisor with its worker processes (``expected``, where there are several cells), taking turns.
+
+        They find no packages of the names ``without``, as if these were not installed.
+        """
         env = self.environ(model) | {
+            "PYTHONPATH": f"{self._hiding(without)}:{MODULES}",
             "ANTIPHON_REDIS_URL": self.redis.url,
             "ANTIPHON_PROCESSES": str(processes),
             "ANTIPHON_CONCURRENCY": str(concurrency),
@@ -98,6 +104,14 @@ class Stand:
             "OPENAI_API_KEY": "any",
             "REDIS_URL": self.redis.url,
         }
+
+    def _hiding(self, packages: Sequence[str]) -> Path:
+        """A folder whose modules stand before these packages and cannot be imported."""
+        folder = self._directory / "-".join(["without", *packages])
+        folder.mkdir(exist_ok=True)
+        for package in packages:
+            (folder / f"{package}.py").write_text("raise ModuleNotFoundError(__name__)\n")
+        return folder
 
     def stop(self, process: Process) -> None:
         """End a process and its children now."""

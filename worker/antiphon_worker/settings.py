@@ -6,13 +6,13 @@ import re
 from dataclasses import Field, dataclass, fields
 from typing import Any, cast
 
-from antiphon.client import DEFAULT_QUEUE
 from antiphon.input.ids import check_queue
 from antiphon.settings import ABOVE_ZERO, CommandSettings, Rule, at_least, one_of, setting
 from antiphon.wire.connection.open import cell_urls, redact, server_urls, with_durability
 from antiphon.wire.connection.replicated import REPLICATED
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.preflight import DURABILITIES
+from antiphon.wire.records import DEFAULT_QUEUE
 
 LETTERS = Rule(
     lambda text: re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None,

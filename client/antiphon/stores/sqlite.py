@@ -14,7 +14,7 @@ from typing import Any
 
 from antiphon.errors import ClientClosed, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, UsageError
 from antiphon.stores.base import StampedStore, decode_saved, encode_saved
-from antiphon.stores.turns import SQLiteTurns, empty_log
+from antiphon.stores.sqlite_turns import SQLiteTurns, empty_log
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (

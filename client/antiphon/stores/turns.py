@@ -1,8 +1,7 @@
-"""Full-text search over finished turns, in the database of an archive: SQLite (FTS5) or PostgreSQL (``tsvector``)."""
+"""Full-text search over finished turns in the database of an archive, and its form in PostgreSQL (``tsvector``)."""
 
 from __future__ import annotations
 
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -50,94 +49,7 @@ class TurnIndex(ABC):
         """Return up to ``count`` turns from ``start`` on, the best one first."""
 
 
-SQLITE_TABLES = (
-    """
-CREATE TABLE IF NOT EXISTS antiphon_turns (
-    id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, turn_id TEXT NOT NULL, tenant TEXT, agent TEXT,
-    created INTEGER NOT NULL, text TEXT NOT NULL, UNIQUE (session_id, turn_id)
-)""",
-    # The words are made by `words_of`: for this tokenizer, all characters beyond ASCII are letters.
-    "CREATE VIRTUAL TABLE IF NOT EXISTS antiphon_words USING fts5(words, tokenize = 'ascii')",
-)
 COLUMNS = "session_id, turn_id, tenant, agent, created, text"
-SECURE_DELETE = (3, 42, 0)
-"""The first SQLite whose index overwrites the words of a removed row. With an older one, the index is rewritten."""
-
-
-class SQLiteTurns(TurnIndex):
-    """The index in an SQLite file. ``connection`` lends connections."""
-
-    def __init__(self, connection: Callable[[], AbstractContextManager[sqlite3.Connection]]) -> None:
-        self._connection = connection
-
-    def prepare(self) -> None:
-        with self._connection() as connection, connection:
-            for table in SQLITE_TABLES:
-                connection.execute(table)
-            if sqlite3.sqlite_version_info >= SECURE_DELETE:
-                connection.execute(
-                    "INSERT INTO antiphon_words(antiphon_words, rank) VALUES ('secure-delete', 1)"
-                )
-
-    def exists(self) -> bool:
-        with self._connection() as connection:
-            named = "SELECT 1 FROM sqlite_master WHERE name = 'antiphon_words'"
-            return connection.execute(named).fetchone() is not None
-
-    def put(self, turns: Sequence[IndexedTurn]) -> None:
-        with self._connection() as connection, connection:
-            _remove(connection, [(one.session_id, one.turn_id) for one in turns])
-            for one in turns:
-                values = (one.session_id, one.turn_id, one.tenant, one.agent, one.created, one.text)
-                added = connection.execute(
-                    f"INSERT INTO antiphon_turns ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", values
-                )
-                words = " ".join(word.text for word in words_of(one.text))
-                connection.execute(
-                    "INSERT INTO antiphon_words (rowid, words) VALUES (?, ?)", (added.lastrowid, words)
-                )
-
-    def remove(self, turns: Sequence[tuple[str, str]]) -> None:
-        with self._connection() as connection:
-            with connection:
-                _remove(connection, turns)
-            empty_log(connection)
-
-    def find(
-        self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
-    ) -> list[IndexedTurn]:
-        sql = f"""
-SELECT {COLUMNS} FROM antiphon_words JOIN antiphon_turns ON id = antiphon_words.rowid
-WHERE antiphon_words MATCH ? AND (? IS NULL OR tenant = ?) AND (? IS NULL OR session_id = ?)
-ORDER BY antiphon_words.rank, created DESC, id LIMIT ? OFFSET ?"""
-        phrases = [f'"{" ".join(phrase)}"' for phrase in query.phrases]
-        matched = " AND ".join(phrases) + (" *" if query.prefix else "")
-        values = (matched, tenant, tenant, session, session, count, start)
-        with self._connection() as connection:
-            return [IndexedTurn(*row) for row in connection.execute(sql, values)]
-
-
-def empty_log(connection: sqlite3.Connection) -> None:
-    """Remove what was deleted from the write-ahead log, which otherwise keeps it until it is overwritten.
-
-    It waits for readers as long as the connection does. If they read on, the next call empties the log.
-    """
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _remove(connection: sqlite3.Connection, turns: Sequence[tuple[str, str]]) -> None:
-    removed = False
-    for turn in turns:
-        row = connection.execute(
-            "DELETE FROM antiphon_turns WHERE (session_id, turn_id) = (?, ?) RETURNING id", turn
-        )
-        for (number,) in row.fetchall():
-            connection.execute("DELETE FROM antiphon_words WHERE rowid = ?", (number,))
-            removed = True
-    if removed and sqlite3.sqlite_version_info < SECURE_DELETE:
-        connection.execute("INSERT INTO antiphon_words (antiphon_words) VALUES ('optimize')")
-
-
 POSTGRES_TABLES = (
     """
 CREATE TABLE IF NOT EXISTS {turns} (

@@ -10,7 +10,7 @@ from support.revisions import client_of, plain, revision
 from antiphon.redis.agents import AgentRevision
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor import supervisor as module
-from antiphon_worker.supervisor.supervisor import are_unneeded, may_stop
+from antiphon_worker.supervisor.retirement import are_unneeded, may_stop
 
 
 def row(agent: str, revision: str, *workers: str, share: float | None = 0.0, **needs) -> AgentRevision:
@@ -80,7 +80,7 @@ async def test_a_supervisor_drains_once(monkeypatch):
         asked.append([*workers])
         return len(asked) == 3
 
-    monkeypatch.setattr(module, "may_stop", may)
+    monkeypatch.setattr("antiphon_worker.supervisor.retirement.may_stop", may)
     monkeypatch.setattr(module, "RETIRE_SECONDS", 0)
     supervisor = module.Supervisor(Settings(retire=True))
     await asyncio.wait_for(supervisor._retire(), patience(30))

@@ -17,7 +17,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from antiphon.errors import StoreError
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import close_in_forks
+from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.watchdog import (
     STALL_SIGNAL,
     Page,
@@ -33,6 +36,8 @@ WORK, ALONE = "work", "alone"
 ASKS = b"spare\n"
 LONGEST_REPLY, MOST_SOCKETS = 4096, 4
 KILL_SECONDS = 2.0
+WORKER_DIED = ("worker_died", "The worker died.")
+LOOP_STALLED = ("loop_stalled", "The event loop of its worker stood still.")
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +119,32 @@ async def start_process(name: str, environ: dict[str, str]) -> Started:
         theirs.close()
         if page >= 0:
             os.close(page)
+
+
+async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str, str]) -> int:
+    """Hand back all turns of the dead process of this name, and close the cell.
+
+    ``cause`` says how the process ended, as a code and a sentence. Returns the number of turns, or 0 if Redis cannot be
+    reached; then their leases have to expire.
+    """
+    code, reason = cause
+    try:
+        acts = await cell.reap(
+            holder=name, crash_limit=settings.crash_limit, queues=settings.queues, code=code, reason=reason
+        )
+    except StoreError as exc:
+        log.warning(
+            "the turns of worker %s wait for their leases to expire: %s",
+            name,
+            exc,
+            extra={"action": "outage"},
+        )
+        return 0
+    finally:
+        await cell.redis.aclose()
+    turns = f" ({', '.join(act.turn_id for act in acts)})" if acts else ""
+    log.info("turns of worker %s requeued: %d%s", name, len(acts), turns, extra={"action": "handed_back"})
+    return len(acts)
 
 
 def tell(line: socket.socket, text: str, *descriptors: int) -> bool:

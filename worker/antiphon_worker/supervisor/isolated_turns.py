@@ -20,8 +20,14 @@ from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor.child import ALONE, Given, start_process
-from antiphon_worker.supervisor.supervisor import LOOP_STALLED, WORKER_DIED, hand_back
+from antiphon_worker.supervisor.child import (
+    ALONE,
+    LOOP_STALLED,
+    WORKER_DIED,
+    Given,
+    hand_back,
+    start_process,
+)
 from antiphon_worker.supervisor.watchdog import Patience
 
 log = logging.getLogger("antiphon.alone")

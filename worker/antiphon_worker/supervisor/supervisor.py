@@ -16,48 +16,24 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Collection
 
-from antiphon.client import AgentRevision, AsyncClient
-from antiphon.errors import AgentError, StoreError, StoreUnavailable
+from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import cell_urls, keys_of, name_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor.child import WORK, Started, start_process, tell
+from antiphon_worker.supervisor.child import (
+    LOOP_STALLED,
+    WORK,
+    WORKER_DIED,
+    Started,
+    hand_back,
+    start_process,
+    tell,
+)
 from antiphon_worker.supervisor.watchdog import Patience, State
 
 log = logging.getLogger("antiphon.supervisor")
-
-WORKER_DIED = ("worker_died", "The worker died.")
-LOOP_STALLED = ("loop_stalled", "The event loop of its worker stood still.")
-
-
-async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str, str]) -> int:
-    """Hand back all turns of the dead process of this name, and close the cell.
-
-    ``cause`` says how the process ended, as a code and a sentence. Returns the number of turns, or 0 if Redis cannot be
-    reached; then their leases have to expire.
-    """
-    code, reason = cause
-    try:
-        acts = await cell.reap(
-            holder=name, crash_limit=settings.crash_limit, queues=settings.queues, code=code, reason=reason
-        )
-    except StoreError as exc:
-        log.warning(
-            "the turns of worker %s wait for their leases to expire: %s",
-            name,
-            exc,
-            extra={"action": "outage"},
-        )
-        return 0
-    finally:
-        await cell.redis.aclose()
-    turns = f" ({', '.join(act.turn_id for act in acts)})" if acts else ""
-    log.info("turns of worker %s requeued: %d%s", name, len(acts), turns, extra={"action": "handed_back"})
-    return len(acts)
-
 
 WRONG_SETTINGS = 2  # the exit code
 OPEN_FILES = 65_536
@@ -148,6 +124,8 @@ class Supervisor:
 
     async def _retire(self) -> None:
         """Drain once nothing needs the revisions of these workers."""
+        from antiphon_worker.supervisor.retirement import may_stop
+
         while not self._draining:
             await asyncio.sleep(RETIRE_SECONDS)
             if not self._draining and await may_stop(self._settings, [*self._children]):
@@ -413,30 +391,3 @@ class Spares:
 def host_name() -> str:
     """Return this host's part of the names of workers."""
     return socket.gethostname().replace(":", "_")
-
-
-async def may_stop(settings: Settings, workers: Collection[str]) -> bool:
-    """Return whether these workers are needed for no revision of their agents. False while Redis cannot tell."""
-    try:
-        async with AsyncClient(settings.cell_urls, prefix=settings.prefix) as client:
-            # Counting sessions reads all of them: only where nothing else needs it.
-            for sessions in (False, True):
-                found = [one async for one in client.agents(sessions=sessions)]
-                if not are_unneeded(found, workers):
-                    return False
-    except AgentError as exc:
-        log.warning("it cannot be read whether the workers may stop: %s", exc, extra={"action": "outage"})
-        return False
-    return True
-
-
-def are_unneeded(found: Collection[AgentRevision], workers: Collection[str]) -> bool:
-    """Return whether these workers may stop: each has a revision that nothing needs, and others have all the rest.
-
-    The others are workers that are not to stop themselves.
-    """
-    stopping = {worker for one in found if not one.needed_by for worker in one.workers}
-    if not workers or not stopping.issuperset(workers):
-        return False
-    ours = [one for one in found if not set(workers).isdisjoint(one.workers)]
-    return all(not stopping.issuperset(one.workers) for one in ours if one.needed_by)
