@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from redis import Redis
@@ -242,6 +244,31 @@ async def test_nothing_is_switched_if_something_was_written_after_the_last_copy(
     before = await content(worked)
     await move(worked, other)
     assert await content(other) == before
+
+
+async def test_a_cell_that_has_left_for_another_place_meanwhile_is_not_switched(monkeypatch, worked, other):
+    frozen = Mover._written
+
+    async def left_meanwhile(mover):
+        found = await frozen(mover)
+        with Redis.from_url(worked) as redis:
+            redis.client_unpause()
+            redis.set("ant:moved", "to redis://elsewhere/0")
+        return found
+
+    monkeypatch.setattr(Mover, "_written", left_meanwhile)
+    with pytest.raises(UsageError, match="has moved in the meantime: to redis://elsewhere/0"):
+        await move(worked, other)
+    await refuses_older_releases(other)
+
+
+async def test_a_cell_whose_passes_stay_long_is_not_switched(monkeypatch, worked, other):
+    times = itertools.count(step=10.0)
+    monkeypatch.setattr(moving, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with pytest.raises(StoreUnavailable, match=r"takes 10\.0 s, .* with --pause 30,"):
+        await move(worked, other)
+    async with AsyncClient(worked) as client:
+        await client.submit("later", "Hi", agent="a")
 
 
 async def test_of_two_movers_the_earlier_one_writes_nothing_after_the_later_one_has_begun(

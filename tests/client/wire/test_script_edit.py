@@ -183,18 +183,19 @@ async def test_a_fork_has_the_finished_turns_and_is_made_once(cell):
 async def test_a_fork_has_a_part_of_the_history_and_what_fits_that(cell):
     await edit(cell, messages=[b"1", b"2", b"3"])
     await cell.redis.hset("ant:session:s", mapping={"window": "2:50", "summary": "2:They met."})
-    known = ("window", "summary", "fork_of", "fork_at")
+    known = ("window", "summary", "fork_of", "fork_at", "ends")
     assert await cell.fork(target="whole") is True
-    assert await cell.redis.hmget("ant:session:whole", *known) == [b"2:50", b"2:They met.", b"s", b"m3"]
+    found = await cell.redis.hmget("ant:session:whole", *known)
+    assert found == [b"2:50", b"2:They met.", b"s", b"m3", b"0:3 "]
     assert await cell.fork(target="two", keep=2) is True
     assert await cell.history("two") == [b"1", b"2"]
-    assert await cell.redis.hmget("ant:session:two", *known) == [None, b"2:They met.", b"s", b"m2"]
+    assert await cell.redis.hmget("ant:session:two", *known) == [None, b"2:They met.", b"s", b"m2", b"0:2 "]
     assert await cell.fork(target="one", keep=1) is True
     assert await cell.history("one") == [b"1"]
-    assert await cell.redis.hmget("ant:session:one", *known) == [None, None, b"s", b"m1"]
+    assert await cell.redis.hmget("ant:session:one", *known) == [None, None, b"s", b"m1", b"0:1 "]
     assert await cell.fork(target="none", keep=0) is True
     assert await cell.redis.exists("ant:history:none") == 0
-    assert await cell.redis.hmget("ant:session:none", *known) == [None, None, b"s", None]
+    assert await cell.redis.hmget("ant:session:none", *known) == [None, None, b"s", None, None]
     branches = msgspec.json.decode(await cell.redis.hget("ant:session:s", "branches"))
     assert list(branches.items()) == [("whole", "m3"), ("two", "m2"), ("one", "m1"), ("none", "")]
     assert await cell.redis.hget("ant:session:s", "summary") == b"2:They met."

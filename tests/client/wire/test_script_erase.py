@@ -149,6 +149,29 @@ async def test_a_delayed_turn_that_is_listed_no_more_does_not_begin(cell):
     assert not await cell.redis.exists("ant:due", "ant:tenant:a")
 
 
+async def test_a_suspended_turn_that_others_pass_by_is_erased_with_its_session(cell):
+    await cell.hold(await cell.started("t1"), aside=True)
+    assert await delete_session(cell, "s")
+    assert await is_erased(cell)
+    assert not await cell.redis.exists("ant:aside", "ant:suspended", "ant:journal:t1")
+
+
+@pytest.mark.parametrize("how", ["expired", "restored", "archived"])
+async def test_what_an_earlier_session_may_have_left_is_searched_for_at_once(how, cell):
+    await unlisted(cell)
+    if how == "expired":
+        await cell.redis.delete("ant:events:s", "ant:history:s")
+        await cell.redis.pexpire("ant:session:s", MINUTE)
+    elif how == "restored":
+        await cell.redis.hincrby("ant:session:s", "created", -1)
+    else:
+        await over(cell)
+        await cell.redis.set("ant:seq_floor", 40)
+    await cell.wait(1)
+    await delete_session(cell, "s")
+    assert await is_erased(cell)
+
+
 async def test_a_suspended_turn_that_is_listed_no_more_does_not_continue(cell):
     await cell.hold(await cell.started("t1"), aside=True)
     await cell.redis.delete("ant:turns:s")

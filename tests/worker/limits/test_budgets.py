@@ -12,6 +12,7 @@ from antiphon import Agent, tool
 from antiphon.client import AsyncClient
 from antiphon.errors import BudgetReached, ProviderRejected, TurnCancelled, UnknownPrice, UsageError
 from antiphon.events import BudgetReachedEvent, ModelChanged, TurnRetrying
+from antiphon.hooks import ModelEnd, hook
 from antiphon.model import Budget
 from antiphon.model.usage import Usage
 from antiphon.testing import answer, script, tool_call
@@ -268,14 +269,19 @@ async def test_what_a_dead_worker_holds_is_estimated_when_the_turn_is_tried_agai
         )
 
 
-async def test_a_stopped_call_counts_as_estimated(redis_url):
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_stopped_call_counts_as_estimated(redis_url, held):
     begun = asyncio.Event()
+
+    @hook(hold=held)
+    def agree(answer: ModelEnd):
+        return None
 
     async def hang():
         begun.set()
         await asyncio.Event().wait()
 
-    app = app_of(answer("Some words of an answer. " * 4, hang, "More."), budgets=[ONE])
+    app = app_of(answer("Some words of an answer. " * 4, hang, "More."), budgets=[ONE], hooks=[agree])
     async with running_worker(redis_url, app), AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
         turn = await client.submit("s", "Hello", agent="a")
         await begun.wait()

@@ -55,23 +55,26 @@ async def test_each_model_call_is_charged(redis_url):
 
 
 async def test_a_function_makes_no_call_when_its_budget_is_used_up(redis_url):
-    """It ends the turn, also where the function catches the error."""
+    """It ends the turn, also where the function catches the error and asks again, and is said once."""
     asked = []
 
     async def work(turn):
         asked.append(turn.input[0].text)
-        try:
-            await costing(turn, 1000)
-        except BudgetReached:
-            return "I answer all the same."
+        for _ in range(2):
+            try:
+                await costing(turn, 1000)
+            except BudgetReached:
+                continue
 
     async with (
         AsyncClient(redis_url) as client,
         running_worker(redis_url, app_of(work, budgets=[Budget(cost=1)])),
     ):
-        await run(client, "s1")
-        with pytest.raises(BudgetReached):
-            await run(client, "s2")
+        for session in ("s1", "s2"):
+            turn = await client.submit(session, "Hello", agent="a")
+            assert [event.type async for event in turn.stream()].count("budget_reached") == 1
+            with pytest.raises(BudgetReached):
+                await turn.result(20)
     assert len(asked) == 2
 
 

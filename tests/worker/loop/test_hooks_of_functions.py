@@ -158,6 +158,22 @@ def test_a_blocked_model_call_ends_the_turn_also_where_the_function_catches_it(m
     assert failed.value.code == "blocked"
 
 
+def test_a_function_goes_on_where_it_catches_an_error_of_its_own_model():
+    async def run(turn):
+        async def fails():
+            raise ConnectionError
+
+        async def answers():
+            return ModelAnswer(Message.assistant("Hello"))
+
+        try:
+            await turn.model_call(fails)
+        except ConnectionError:
+            await turn.model_call(answers)
+
+    assert session_of(run).run("Hi").text == "Hello"
+
+
 def test_hooks_answer_for_a_model_and_for_a_tool():
     def answers(call: ModelStart | ToolStart):
         return Answer("Ours.") if isinstance(call, ToolStart) or call.step == 2 else None

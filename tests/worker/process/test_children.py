@@ -368,6 +368,29 @@ async def test_a_call_that_was_decided_is_not_shown_at_the_parent_while_the_chil
         assert (await turn.result(20)).tool_calls[0].result == "Done."
 
 
+async def test_a_call_that_runs_leaves_the_id_of_another_one_that_waits(place):
+    runs = asyncio.Event()
+
+    @tool(approval=True)
+    async def refund() -> str:
+        """Refund."""
+        await runs.wait()
+        return "refunded"
+
+    desk = Desk([ASK, ASK], "Done.", answers=(_after_its_tool,), tools=[refund])
+    async with place(desk.writer) as session_of:
+        turn = await session_of("s").submit("Plan it.")
+        first, second = await _pending(turn, 2)
+        await turn.approve(first.call_id)
+        async for event in turn.stream():
+            if event.type == "child_event" and event.event["type"] == "turn_resumed":
+                break
+        await turn.reject(second.call_id.partition(":")[2])
+        runs.set()
+        response = await turn.result(20)
+    assert sorted("refunded" in call.result for call in response.tool_calls) == [False, True]
+
+
 async def test_a_call_two_levels_below_is_answered_at_the_turn_above_all(place):
     deep = Agent(script(_after_its_tool, repeat=True), "any", name="deep", tools=[asking("refunded")])
     desk = Desk()

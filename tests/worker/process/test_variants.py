@@ -142,7 +142,11 @@ async def test_a_variant_that_fails_has_its_error_and_one_whose_worker_goes_is_l
 
 @pytest.mark.parametrize("call", ["variants_of", "keep_variant"])
 async def test_a_variant_is_run_and_kept_as_soon_as_redis_answers_again(call, redis_url, monkeypatch):
-    real, fails = getattr(variants, call), iter([True, True])
+    real, fails, pauses, pause = getattr(variants, call), iter([True, True]), [], asyncio.sleep
+
+    async def slept(seconds, *result):
+        pauses.append(seconds)
+        return await pause(seconds, *result)
 
     async def answers_later(*args, **options):
         if next(fails, False):
@@ -150,13 +154,14 @@ async def test_a_variant_is_run_and_kept_as_soon_as_redis_answers_again(call, re
         return await real(*args, **options)
 
     monkeypatch.setattr(variants, call, answers_later)
-    monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(variants, "AGAIN_SECONDS", 0.0101)
+    monkeypatch.setattr(asyncio, "sleep", slept)
     async with client_of(redis_url) as client:
         turn = await ended(client, redis_url)
         async with running_worker(redis_url, app("new", "Done.")):
             await turn.replay("support@new")
             [one] = await finished(turn)
-    assert (one.variant.text, next(fails, None)) == ("Done.", None)
+    assert (one.variant.text, next(fails, None), pauses.count(0.0101)) == ("Done.", None, 2)
 
 
 async def test_a_variant_whose_command_was_lost_is_run_when_it_is_read(redis_url, monkeypatch):

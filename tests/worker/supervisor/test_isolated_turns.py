@@ -10,6 +10,8 @@ from support.eventually import wait_until
 from support.processes import gone, worker_name
 from support.stage import make_app
 
+from antiphon import Agent, AsyncClient
+from antiphon.testing import script
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon_worker.app import App
@@ -271,6 +273,21 @@ async def test_a_killed_supervisor_leaves_no_process_that_was_kept(processes, en
     children = supervised.process.children()
     supervised.process.send_signal(signal.SIGKILL)
     wait_until(lambda: all(map(gone, children)), 10, "the processes are gone")
+
+
+async def test_a_process_runs_the_turns_that_its_worker_names(redis_url):
+    ours, theirs = socket.socketpair()
+    app = App(agents=[Agent(script("One.", "Two."), "any", name="a")])
+    settings = Settings(redis_url=redis_url)
+    with ours:
+        running = asyncio.create_task(run_isolated_turns(theirs, app, settings, "w", redis_url))
+        async with AsyncClient(redis_url) as client:
+            for expected in ("One.", "Two."):
+                turn = await client.submit("s", "Hello", agent="a")
+                ours.sendall(f"{turn.id}\n".encode())
+                assert (await turn.result(20)).text == expected
+        ours.sendall(b"\n")
+        await running
 
 
 async def test_a_process_without_a_turn_ends_as_soon_as_it_is_told_to():

@@ -331,6 +331,11 @@ class _Held:
         """The step whose answer it keeps back."""
         return getattr(self._outlet, "step", 0)
 
+    @property
+    def received(self) -> int:
+        """How many bytes of the answer have come."""
+        return getattr(self._outlet, "received", 0)
+
     def append(self, increment: Increment) -> None:
         """Keep an increment. The time limits of the call hear it."""
         self._held.append(increment)

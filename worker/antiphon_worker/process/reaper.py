@@ -51,7 +51,6 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap until cancelled."""
-        await asyncio.sleep(self.pause_seconds)  # a starting worker opens its connections one after the other
         self._wait(await self._quiet_seconds())
         acts: list[Reaped] = []
         while True:

@@ -8,7 +8,7 @@
 -- -> DELETED, '1' if there was a session, '1' if the caller is to search all keys, the places of its files in a byte store...
 -- -> OTHER_TENANT          it belongs to another one, or to none
 -- -> BUSY, turn            the last one of its inbox
--- @include publish rq_view life shares inbox let_in holder notices conclude suspended resumed withdraw give_up archive scheduled memories erase files
+-- @include publish rq_view life shares inbox let_in holder notices conclude resumed withdraw archive scheduled memories erase files
 local KEPT_EVENTS = 10000
 local SOON_MS, LATER_MS = 60000, 600000 -- when a worker searches: after a caller that has died, or for earlier sessions
 local turn = redis.call('LINDEX', key_inbox(session), -1)
@@ -35,7 +35,6 @@ local turns = redis.call('LRANGE', key_turns(session), 0, -1)
 for _, outside in ipairs(turns) do
   if redis.call('ZREM', key_due(), outside) == 1 or redis.call('ZSCORE', key_aside(), outside) then
     if redis.call('TYPE', key_turn(outside)).ok == 'hash' then
-      keep_journal(session, outside)
       redis.call('DEL', key_journal(outside))
       withdraw(session, outside, DELETED, now_ms(), KEPT_EVENTS)
     else
