@@ -66,8 +66,8 @@ MOST_CALLS_AN_ENCRYPTED_EVENT = 43
 MOST_CALLS_A_TURN = {"scripted": 532, "scripted, with keys": 715, "openai-chat": 2170}
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6
-# … and that a turn holds while its model answers, over HTTP: it takes 253.
-MOST_BLOCKS_A_LIVE_TURN = 257
+# … and that a turn holds while its model answers, over HTTP: it takes 247.
+MOST_BLOCKS_A_LIVE_TURN = 250
 # Objects that only the garbage collector finds: they would pile up, because a full collection is rare.
 MOST_GARBAGE_A_TURN = 1
 

@@ -1,10 +1,11 @@
 """What each service is sent: parameters by its names, tools, structured output, images and files."""
 
 import base64
+import sys
 
 import msgspec
 import pytest
-from support.services.conversation import KINDS, hear, request, said, sent
+from support.services.conversation import KINDS, hear, request, said, sent, serve
 from support.services.wire_server import WireServer
 
 from antiphon.errors import InvalidMessage
@@ -370,3 +371,25 @@ def test_the_caller_s_parameters_are_left_alone():
     call = call_of(asked, "/path", {})
     assert (call.headers, call.timeout) == ({"a": "b"}, 5)
     assert len(params) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nothing_keeps_a_request_while_its_answer_comes(kind):
+    class Outlet:
+        full = False
+
+        def append(self, _increment):
+            holders.append(sys.getrefcount(body))
+
+        async def drain(self):
+            """Nothing waits here."""
+
+    holders: list[int] = []
+    async with WireServer(said(kind, "Hello", " you")) as server:
+        provider = serve(kind, server.url)
+        stream = provider.stream(request(Message.user("Hello? " * 1_000)))
+        body = stream.body
+        await stream.into(Outlet())
+        await provider.aclose()
+    assert holders
+    assert set(holders) == {2}, "the test itself and the call hold it"

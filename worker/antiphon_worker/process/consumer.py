@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -37,7 +37,7 @@ class Consumer:
         settings: Settings,
         worker: str,
         *,
-        run_turn: Callable[[ClaimedTurn, Lease], Awaitable[str]],
+        run_turn: Callable[[ClaimedTurn, Lease], Coroutine[Any, Any, object]],
         run_foreign: Callable[[ForeignJob], Coroutine[Any, Any, None]],
         run_alone: Callable[[TurnId], Coroutine[Any, Any, None]],
         room_alone: Callable[[], int] = lambda: 0,
@@ -57,7 +57,7 @@ class Consumer:
         self._app = app  # the digest of what the App has
         self._patience = min(BELL_SECONDS, settings.lease / 4)
         self._waiting = cell.beside(self._patience)
-        self._tasks: dict[asyncio.Task[None], Lease | None] = {}
+        self._tasks: dict[asyncio.Task[object], Lease | None] = {}
         self._room = room or Room(settings.concurrency)
         self._rest = asyncio.Event()  # set while nothing is under way
         self._rest.set()
@@ -168,7 +168,7 @@ class Consumer:
         for turn in claims.turns:
             lease = Lease(turn.session_id, turn.turn_id, turn.fence, mono_deadline)
             self._keeper.add(lease)
-            self._spawn(self._hold(turn, lease), lease, f"turn {turn.turn_id}")
+            self._spawn(self._run_turn(turn, lease), lease, f"turn {turn.turn_id}")
         for job in claims.foreign:
             self._spawn(self._run_foreign(job), None, f"job {job.job_id}")
         for one in claims.damaged:
@@ -186,21 +186,17 @@ class Consumer:
         for turn_id in claims.alone:
             self._spawn(self._run_alone(turn_id), None, f"alone {turn_id}")
 
-    async def _hold(self, turn: ClaimedTurn, lease: Lease) -> None:
-        try:
-            await self._run_turn(turn, lease)
-        finally:
-            self._keeper.remove(lease)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], lease: Lease | None, name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object], lease: Lease | None, name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks[task] = lease
         self._room.enter()
         self._rest.clear()
         task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
+    def _done(self, task: asyncio.Task[object]) -> None:
+        lease = self._tasks.pop(task)
+        if lease is not None:
+            self._keeper.remove(lease)
         self._room.leave()
         if not self._tasks:
             self._rest.set()

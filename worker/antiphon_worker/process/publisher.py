@@ -50,7 +50,8 @@ class TurnSink:
         self._growing: bytes = b""  # the beginning of that delta's body
         self._text_step = 0  # the step, if it is the text of an answer
         self._said: list[str] = []  # the text of the step that is not in the journal yet
-        self._fronts: dict[tuple[type[Event], int, str], bytes] = {}
+        self._front_of: tuple[type[Event], int, str] | None = None  # the kind of delta that came last
+        self._last_front = b""
         self.unanswered: Emit | None = None
         self.full = False
         self._answered = Signal()
@@ -191,16 +192,15 @@ class TurnSink:
                 self._said += (text,)  # without a call: this is done for every delta
 
     def _front(self, kind: type[Event], step: int, call_id: str) -> bytes:
-        """Return the body of a delta up to its text, encoded once for each step and call."""
+        """Return the body of a delta up to its text, encoded once while deltas of one kind, step and call follow."""
         key = (kind, step, call_id)
-        front = self._fronts.get(key)
-        if front is None:
+        if key != self._front_of:
             if kind is ToolCallDelta:
                 probe, name = self.body(ToolCallDelta(step=step, call_id=call_id)), b"arguments"
             else:
                 probe, name = self.body(kind(step=step)), b"text"
-            front = self._fronts[key] = probe[:-1] + b',"' + name + b'":'
-        return front
+            self._front_of, self._last_front = key, probe[:-1] + b',"' + name + b'":'
+        return self._last_front
 
 
 def _check(text: object) -> None:
