@@ -135,7 +135,7 @@ class Cell:
         """
         digests = [self.seal.digests(turn.session_id, turn.digest) for turn in turns]
         each = [self._submitted(turn, known[0]) for turn, known in zip(turns, digests, strict=True)]
-        [answers] = await self.run_for(b"SUBMITTED", "submit_many", *chain.from_iterable(each))
+        answers = await self.run_for_each(b"SUBMITTED", "submit_many", len(turns), *chain.from_iterable(each))
         found = zip(turns, digests, answers, strict=True)
         return [await self._answer_of(turn, len(known), answer) for turn, known, answer in found]
 
@@ -158,8 +158,8 @@ class Cell:
     ) -> list[str]:
         """Renew leases. Returns for each lease '' (held), a stop word (held, but stop), or ``SUPERSEDED``."""
         flat = [value for lease in leases for value in lease]
-        [answers] = await self.run_for(b"RENEWED", "renew", worker, lease_ms, *flat)
-        return [self.stop_word(session, one) for (session, _), one in zip(leases, answers, strict=True)]
+        found = await self.run_for_each(b"RENEWED", "renew", len(leases), worker, lease_ms, *flat)
+        return [self.stop_word(session, one) for (session, _), one in zip(leases, found, strict=True)]
 
     async def emit(self, emits: Sequence[Emit]) -> list[str | Exception]:
         """Log and publish one window of events for each of several sessions.
@@ -175,7 +175,7 @@ class Cell:
                 *self.seal.seal_all(one.session_id, "event", one.bodies),
             )
         ]  # fmt: skip
-        [found] = await self.run_for(b"EMITTED", "emit", *windows)
+        found = await self.run_for_each(b"EMITTED", "emit", len(emits), *windows)
         return [self._emitted(one, answer) for one, answer in zip(emits, found, strict=True)]
 
     async def append_step(
@@ -475,7 +475,7 @@ class Cell:
         try:
             if isinstance(answer, Exception):
                 raise await self._named(store_error(answer)) from answer
-            if digests > 1 and answer[:1] == [b"KEY_REUSED"]:
+            if self._checked("submit", answer) == [b"KEY_REUSED"] and digests > 1:
                 return await self.submit(turn)
             return accepted(turn, answer)
         except AgentError as exc:
@@ -492,13 +492,15 @@ class Cell:
             case _:
                 raise unexpected(name, answer)
 
-    def _emitted(self, one: Emit, answer: bytes | Exception | None) -> str | Exception:
+    def _emitted(self, one: Emit, answer: Any) -> str | Exception:
         if isinstance(answer, Exception):
             return store_error(answer)
-        return self.stop_word(one.session_id, answer or b"")
+        return self.stop_word(one.session_id, b"" if answer is None else answer)
 
-    def stop_word(self, session_id: str, word: bytes) -> str:
+    def stop_word(self, session_id: str, word: Any) -> str:
         """A stop word, which may be the sealed reason of a cancel: a turn stops whether that can be read or not."""
+        if not isinstance(word, bytes):
+            raise CorruptRecord("A script returned an unknown answer instead of a stop word.")
         return self.seal.reason(session_id, text_of(word))
 
     async def run(self, name: str, *arguments: Any) -> Any:
@@ -510,6 +512,10 @@ class Cell:
             answer = await asked(run_script(self, name, *arguments))
         except CorruptRecord as exc:
             raise await self._named(exc) from exc
+        return self._checked(name, answer)
+
+    def _checked(self, name: str, answer: Any) -> Any:
+        """Return an answer of this script, or the error for one that its header does not name."""
         if not load_script(name, self.clock, self.keys.tag != "").has_outcome(answer):
             raise unexpected(name, answer)
         return answer
@@ -521,6 +527,14 @@ class Cell:
                 return rest
             case answer:
                 raise unexpected(name, answer)
+
+    async def run_for_each(self, word: bytes, name: str, count: int, *arguments: Any) -> list[Any]:
+        """Run a script that has one outcome: an answer for each of so many. Raises ``StoreError``."""
+        match await self.run_for(word, name, *arguments):
+            case [[*found]] if len(found) == count:
+                return found
+            case _:
+                raise unexpected(name, [word])
 
     async def run_held(self, word: bytes, name: str, *arguments: Any) -> bool:
         """Run a script that writes under a fence. Returns False if another one is in force. Raises ``StoreError``."""

@@ -19,7 +19,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.scripts import MOST_VALUES, load_script
 
-RUNS = re.compile(r"\.run(_for|_held)?\(")
+RUNS = re.compile(r"\.run(_for|_for_each|_held)?\(")
 
 
 def asking():
@@ -30,7 +30,7 @@ def asking():
             if one.__module__ == found.name and RUNS.search(inspect.getsource(one)):
                 yield f"{found.name.removeprefix('antiphon.wire.')}.{name}", one
     for name, one in inspect.getmembers(Cell, inspect.iscoroutinefunction):
-        if name not in ("run", "run_for", "run_held") and RUNS.search(inspect.getsource(one)):
+        if name not in ("run", "run_for", "run_for_each", "run_held") and RUNS.search(inspect.getsource(one)):
             yield f"Cell.{name}", one
 
 
@@ -115,5 +115,27 @@ async def test_an_answer_with_too_few_or_too_many_values_is_an_error(redis_url, 
             for count in {counts.start - 1, counts.stop} - {-1, MOST_VALUES + 1}:
                 answered[:] = [word, *[b""] * count]
                 await ask()
+    finally:
+        await redis.aclose()
+
+
+MANY = {"Cell.renew": b"RENEWED", "Cell.emit": b"EMITTED", "Cell.submit_many": b"SUBMITTED"}
+
+
+@pytest.mark.parametrize("odd", [b"", [], [b"", b""], [0], [[]], [[b"TOMORROW"]]], ids=str)
+@pytest.mark.parametrize("name", MANY)
+async def test_an_answer_for_each_is_one_for_each_and_of_its_kind(redis_url, name, odd, monkeypatch):
+    async def run_script(*_: Any) -> Any:
+        return [MANY[name], odd]
+
+    async def ask() -> None:
+        [found] = await ASKING[name](TestCell(redis), **arguments_of(ASKING[name]))
+        raise found  # the error of one alone
+
+    monkeypatch.setattr("antiphon.wire.cell.run_script", run_script)
+    redis = open_redis(redis_url)
+    try:
+        with pytest.raises(CorruptRecord, match="returned an unknown answer"):
+            await ask()
     finally:
         await redis.aclose()
