@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 from opentelemetry.trace import StatusCode
 from support import forks
+from support.calls import uncollected
 from support.event_source import EventSource
 from support.eventually import patience, wait_until, wait_until_async
 from support.fresh_python import imported_by
@@ -383,9 +384,10 @@ def calls_of(action):
     """How many functions are called, of Python and of C."""
     found = []
     action()
-    sys.setprofile(lambda frame, event, _: found.append(event) if event in ("call", "c_call") else None)
-    action()
-    sys.setprofile(None)
+    with uncollected():
+        sys.setprofile(lambda frame, event, _: found.append(event) if event in ("call", "c_call") else None)
+        action()
+        sys.setprofile(None)
     return len(found) - 2  # the action itself, and the end of the profile
 
 

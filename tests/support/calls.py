@@ -1,6 +1,7 @@
 """Counts calls of functions, which do not depend on the machine's load."""
 
 import asyncio
+import gc
 import selectors
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,8 @@ def by_the_clock() -> bool:
 def counted_calls() -> Iterator[Callable[[], int]]:
     """Calls of functions in this thread, Python's and C's, without those whose number is chance.
 
-    These are the event loop's, which wakes as often as it happens, and those of services that go by the clock.
+    These are the event loop's, which wakes as often as it happens, those of services that go by the clock, and those of
+    objects that the garbage collector finds.
     """
     count = 0
 
@@ -31,9 +33,21 @@ def counted_calls() -> Iterator[Callable[[], int]]:
         if event in ("call", "c_call") and not frame.f_code.co_filename.startswith(EVENT_LOOP):
             count += not by_the_clock()
 
-    known = sys.getprofile()
-    sys.setprofile(note)
+    with uncollected():
+        known = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            yield lambda: count
+        finally:
+            sys.setprofile(known)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection, which would call what earlier tests have left."""
+    gc.collect()
+    gc.disable()
     try:
-        yield lambda: count
+        yield
     finally:
-        sys.setprofile(known)
+        gc.enable()

@@ -14,19 +14,22 @@ from antiphon_worker.settings import Settings
 
 
 @asynccontextmanager
-async def running_worker(url: str, app: App | None = None, **settings: Any) -> AsyncIterator[Worker]:
-    """Known to every client once it is returned; stopped at the end as by SIGTERM."""
+async def running_worker(
+    url: str, app: App | None = None, *, at_once: bool = False, **settings: Any
+) -> AsyncIterator[Worker]:
+    """Known to every client once it is returned, unless ``at_once``; stopped at the end as by SIGTERM."""
     worker = Worker(Settings(redis_url=url, drain=5.0, **settings), app or App())
     running = asyncio.create_task(worker.run())
     try:
-        await known(worker, running)
+        if not at_once:
+            await _known(worker, running)
         yield worker
     finally:
         worker.drain()
         await running
 
 
-async def known(worker: Worker, running: asyncio.Task[None]) -> None:
+async def _known(worker: Worker, running: asyncio.Task[None]) -> None:
     """Return once the worker is advertised and hears commands, or has stopped."""
     cell = worker._open_cell()
 

@@ -492,9 +492,8 @@ async def submitted(url: str, prefix: str, number: int, agent: AgentSpec = AGENT
 async def calls_of_turns(url: str, prefix: str, number: int, agent: AgentSpec) -> int:
     """Calls of a worker that starts, runs so many turns that wait already, and stops."""
     await submitted(url, prefix, number, agent)
-    gc.collect()  # or what the submissions leave would be counted if it is collected meanwhile
     with counted_calls() as count:
-        async with running_worker(url):
+        async with running_worker(url, at_once=True):
             await asyncio.to_thread(wait_for_the_end, url)
     return count()
 

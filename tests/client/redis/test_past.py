@@ -262,12 +262,13 @@ async def test_a_fork_has_a_past_from_its_beginning(ensemble, redis):
 async def test_encrypted_messages_are_decrypted(redis_url, redis):
     agent = Agent("scripted", "any", name="parrot")
     async with AsyncClient(redis_url) as client, running_worker(redis_url):
-        for text in ("one", "two", "three"):
+        texts = ["the first text", "the second text", "the third text"]
+        for text in texts:
             await (await client.submit(S, text, agent=agent)).result(60)
         last = int(redis.hget(f"ant:session:{S}", "seq"))
-        assert b"one" not in b"".join(redis.lrange(f"ant:history:{S}", 0, -1))
+        assert b"the first text" not in b"".join(redis.lrange(f"ant:history:{S}", 0, -1))
         trim(redis, last)
-        assert texts_of(await read(client, 1, last)) == ["one", "two", "three"]
+        assert texts_of(await read(client, 1, last)) == texts
 
 
 @pytest.fixture

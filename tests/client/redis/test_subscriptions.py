@@ -14,9 +14,6 @@ from antiphon.input.request import AgentSpec
 from antiphon.wire.connection import pubsub
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import RESYNC, LiveFeed
-from antiphon_worker.app import App
-from antiphon_worker.process.worker import Worker
-from antiphon_worker.settings import Settings
 
 AGENT = AgentSpec(provider="scripted", model="any")
 
@@ -93,14 +90,10 @@ async def test_a_worker_that_may_not_listen_to_its_channels_runs_turns(redis_url
         )
         try:
             url = redis_url.replace("redis://", "redis://reader:pw@")
-            worker = Worker(Settings(), App(), url=url)
-            running = asyncio.create_task(worker.run())
-            async with AsyncClient(redis_url) as client:
+            async with running_worker(url, at_once=True), AsyncClient(redis_url) as client:
                 for session in ("a", "b", "c"):
                     turn = await client.submit(session, "hello", agent=AGENT)
                     assert (await turn.result(60)).text == "You said: hello"
-            worker.abort()
-            await running
         finally:
             await redis.execute_command("ACL", "DELUSER", "reader")
 

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 
 import pytest
+from support.calls import uncollected
 from support.eventually import wait_until
 
 from antiphon import Agent, tool
@@ -137,11 +138,12 @@ async def calls_of_turns(number):
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    sys.setprofile(count)
-    try:
-        await run_turns(number)
-    finally:
-        sys.setprofile(None)
+    with uncollected():
+        sys.setprofile(count)
+        try:
+            await run_turns(number)
+        finally:
+            sys.setprofile(None)
     return calls
 
 
