@@ -105,7 +105,7 @@ class Subscription(EventIterator):
         """Subscribe, fix the cursor and check the tenant; no later event is missed. Iteration calls this itself."""
         if self._started:
             return
-        listener = await self._listening()
+        listener = await self.listening()
         while not self._confirmed:
             try:
                 await listener.get(self.patiently.left(SILENCE_SECONDS))
@@ -187,7 +187,8 @@ class Subscription(EventIterator):
             await self._read_log()
         return bool(self._log or self._instead)
 
-    async def _listening(self) -> Listener:
+    async def listening(self) -> Listener:
+        """Ask for the channel, and do not wait for the confirmation: ``start`` does."""
         if self._listener is None:
             self.patiently.begin()
             channel = self.cell.keys.live(self.cell.database, self.session_id)
@@ -198,7 +199,7 @@ class Subscription(EventIterator):
 
     async def _from_channel(self, decode: Callable[[bytes], E]) -> E | None:
         """Return the next event of the channel, or None if the log must be read."""
-        listener = self._listener or await self._listening()
+        listener = self._listener or await self.listening()
         message = await listener.get()
         if self._quiet and message:
             self._quiet, self._silence = 0, _silence(0)
@@ -242,7 +243,9 @@ class Subscription(EventIterator):
         return not self._life and self._past is not None and self._past.archived
 
     async def _read_log(self) -> None:
-        """Read what the log holds after the cursor, or a page of it."""
+        """Read what the log holds after the cursor, or a page of it. It holds all whose messages wait already."""
+        if self._listener is not None:
+            self._listener.clear()
         entries = await self.patiently(self._page)
         if self._doubtful and entries:
             self._feed.reconnect()
@@ -411,8 +414,9 @@ class TurnEvents(EventIterator):
     """The events of a turn from its first one that is kept, or after a cursor, up to the one that ends it.
 
     ``record`` reads the turn, ``beginning`` the cursor before its first event that is kept, and ``kept`` whether the
-    log holds the end of a turn that has ended. ``subscribe`` follows its session after a cursor, and
-    ``terminal_event`` makes the last event of a turn whose events are gone.
+    log holds the end of a turn that has ended. ``subscribe`` follows its session, and ``terminal_event`` makes the last
+    event of a turn whose events are gone. The channel is asked for before the turn is read: both answers are awaited at
+    once, and the log is read after both.
 
     A reader that sets ``until`` to a cursor of the session reads the events up to there, also of a turn that waits.
     """
@@ -427,7 +431,7 @@ class TurnEvents(EventIterator):
         record: Callable[[], Awaitable[TurnRecord]],
         beginning: Callable[[], Awaitable[int]],
         kept: Callable[[TurnRecord], Awaitable[bool]],
-        subscribe: Callable[[int], Subscription],
+        subscribe: Callable[[], Subscription],
         terminal_event: Callable[[TurnRecord], Event],
         heartbeat: float | timedelta | None = None,
         schema: Any = None,
@@ -448,7 +452,7 @@ class TurnEvents(EventIterator):
     async def following(self) -> Event:
         if (end := await self._left()) is not None:
             return typed_event(end, self._schema)
-        while (events := await self._reading()) is not None:
+        while (events := self._reading()) is not None:
             try:
                 event = await anext(events)
             except StreamGap as gap:
@@ -465,7 +469,7 @@ class TurnEvents(EventIterator):
         """
         if (end := await self._left()) is not None:
             return [Published.of(end)]
-        while (events := await self._reading()) is not None:
+        while (events := self._reading()) is not None:
             try:
                 found = await events.published()
             except StreamGap as gap:
@@ -480,19 +484,15 @@ class TurnEvents(EventIterator):
         """At the beginning, the end of a turn whose log holds it no more: its session was deleted, or began anew."""
         if self._record is not None or self._ended:
             return None
-        record = self._record = await self._read()
-        if record.status not in TERMINAL or self._seen(record) or await self._kept(record):
+        record = self._record = await self._begin()
+        if record.status not in TERMINAL or self._ended or await self._kept(record):
             return None
         end = self._terminal_event(record)
         return end if self._takes(end) else None
 
-    async def _reading(self) -> Subscription | None:
+    def _reading(self) -> Subscription | None:
         """The events of the session; None where the turn's last one was taken."""
-        if self._ended:
-            return None
-        assert self._record is not None
-        self._events = self._events or self._begin(self._record)
-        return self._events
+        return None if self._ended else self._events
 
     def _takes(self, event: Event | Published) -> bool:
         """Whether the event is one of the turn's, before or at its end."""
@@ -510,15 +510,21 @@ class TurnEvents(EventIterator):
         if self._events is not None:
             await self._events.aclose()
 
-    def _begin(self, record: TurnRecord) -> Subscription | None:
-        """Follow the session; None where the caller has seen the turn's end."""
-        if self._seen(record):
-            return None
-        return self._subscribe(max(record.queued_seq - 1, 0) if self.cursor is None else self.cursor)
-
-    def _seen(self, record: TurnRecord) -> bool:
-        """Whether the caller has seen the turn's end."""
-        return record.status in TERMINAL and self.cursor is not None and self.cursor >= record.last_seq
+    async def _begin(self) -> TurnRecord:
+        """Read the turn, and follow its session from there unless the caller has seen the turn's end."""
+        events = self._events = self._events or self._subscribe()
+        try:
+            await events.listening()
+            record = await self._read()
+        except Exception:
+            self._events = None  # whoever asks again begins anew
+            await events.aclose()
+            raise
+        cursor = max(record.queued_seq - 1, 0) if self.cursor is None else self.cursor
+        seen = record.status in TERMINAL and self.cursor is not None and cursor >= record.last_seq
+        self._ended = self._ended or seen
+        events.go_on(cursor)
+        return record
 
     async def _over(self, gap: StreamGap, events: Subscription) -> Event | None:
         """What is missing was before the turn began: go on from there. Or the turn has ended: only its end is left."""

@@ -354,16 +354,16 @@ class AsyncTurn:
         """Return whether the session's log still holds the end of this turn."""
         return await self._connections.cell_of_turn(self.id).end_is_kept(self.session_id, record)
 
-    def _subscription(self, after: int | str | None) -> Subscription:
+    def _subscription(self) -> Subscription:
         cell = self._connections.cell_of_turn(self.id)
-        return Subscription(cell, self._connections.feed_of(cell), self.session_id, after)
+        return Subscription(cell, self._connections.feed_of(cell), self.session_id, None)
 
     async def ended(self) -> TurnRecord:
         """Wait for the turn to end, with any outcome, and return its record."""
         if self._end is not None:
             return self._end
         while True:
-            async with self._subscription(None) as events:
+            async with self._subscription() as events:
                 record = await events.patiently(self._record)
                 if record.status in TERMINAL:
                     return record

@@ -3,14 +3,18 @@
 import asyncio
 
 import pytest
+from bench.counting import CountingProxy
 from redis.asyncio import Redis
+from support.cells import body
 from support.eventually import patience, wait_until_async
 from support.here import running_worker
 from support.proxy import Proxy
 
 from antiphon.client import AsyncClient
-from antiphon.errors import StoreUnsupported
+from antiphon.errors import StoreUnsupported, TurnNotFound
+from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
+from antiphon.redis.turn import AsyncTurn
 from antiphon.wire.connection import pubsub
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import RESYNC, LiveFeed
@@ -96,6 +100,46 @@ async def test_a_worker_that_may_not_listen_to_its_channels_runs_turns(redis_url
                     assert (await turn.result(60)).text == "You said: hello"
         finally:
             await redis.execute_command("ACL", "DELUSER", "reader")
+
+
+@pytest.mark.one_server
+async def test_the_channel_of_a_turn_is_asked_for_while_the_turn_is_read(cell, redis_server):
+    with CountingProxy(redis_server.port) as way:
+        async with AsyncClient(way.url) as client:
+            turn = await cell.started("t1", "s")
+            read, handle = client.connections.cell_of_session("s").turn, await client.turn("t1")
+            feed = client.connections.feed_of(client.connections.cell_of_session("s"))
+
+            async def slowly(turn_id):
+                record = await read(turn_id)
+                await wait_until_async(lambda: feed._confirmed, 30, "the channel is confirmed meanwhile")
+                for step in range(3):  # after the record was read and before the log is
+                    assert await cell.say(turn, step + 1, body(turn="t1")) == ""
+                return record
+
+            client.connections.cell_of_session("s").turn = slowly
+            way.reset()
+            async with handle.stream() as events:
+                seen = [(await anext(events)).seq for _ in range(2 + 3)]
+                assert await cell.say(turn, 4, body(turn="t1")) == ""
+                seen.append((await anext(events)).seq)
+            assert seen == [1, 2, 3, 4, 5, 6]
+            sent = [data for data in way.sent if b"PING" not in data and b"HELLO" not in data]
+            logs = [n for n, data in enumerate(sent) if b"XRANGE" in data]
+            channel = next(n for n, data in enumerate(sent) if b"SUBSCRIBE" in data)
+            assert len(logs) == 1
+            assert channel < logs[0]
+
+
+async def test_a_turn_that_cannot_be_read_keeps_no_channel(redis_url):
+    async with AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "hello", agent=AGENT)
+        events = AsyncTurn(client.connections, TurnId("nobody"), turn.session_id).stream()
+        for _ in range(2):
+            with pytest.raises(TurnNotFound):
+                await anext(events)
+        assert client.connections.feed_of(client.connections.cell_of_session("s"))._listeners == {}
+        assert await turn.cancel() == "cancelled"
 
 
 async def test_one_more_reader_does_not_make_the_others_read_again(redis_url):

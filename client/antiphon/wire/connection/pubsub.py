@@ -107,6 +107,10 @@ class Listener:
         """Return the next message if one waits and the listener has not ended."""
         return self._messages.pop(0) if self._messages and self._end is None else None
 
+    def clear(self) -> None:
+        """Drop the messages that wait, before their log is read."""
+        self._messages.clear()
+
     def _look_at(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
