@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from support.calls import uncollected
 
 from antiphon_worker.providers.anthropic.provider import AnthropicConnection
 from antiphon_worker.providers.http.connection import Call, Connection, Options
@@ -143,10 +144,11 @@ async def test_a_request_like_an_earlier_one_takes_few_calls():
 
     await post()
     known = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        for _ in range(number):
-            await post()
-    finally:
-        sys.setprofile(known)
+    with uncollected():
+        sys.setprofile(note)
+        try:
+            for _ in range(number):
+                await post()
+        finally:
+            sys.setprofile(known)
     assert count / number <= MOST_CALLS
