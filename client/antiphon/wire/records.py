@@ -19,7 +19,7 @@ from antiphon.input.values import IfBusy, Priority
 from antiphon.text import text_of
 
 
-class Published(NamedTuple):
+class Published(Struct, frozen=True, gc=False):
     """An event as it was published, of which only this is read: for whoever passes it on as it is.
 
     ``json`` is the whole of it, perhaps of a newer release.
