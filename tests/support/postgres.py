@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-import pytest
 from support.eventually import patience
+from support.guard import guard, release
 from support.network import free_port
 
 
@@ -29,6 +29,8 @@ class PostgresServer:
     def __init__(self, binaries: Path | None = None) -> None:
         binaries = binaries or postgres_binaries()
         if binaries is None:
+            import pytest  # the benchmark has none
+
             pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
         self._binaries = binaries
         self._user = _user()
@@ -55,7 +57,10 @@ class PostgresServer:
             "-h", "127.0.0.1", "-c", "fsync=off", "-c", "max_connections=40",
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._identity())
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._identity()
+            )
+        guard(self._process.pid)
         deadline = time.monotonic() + patience(60)
         while subprocess.run(
             [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
@@ -69,6 +74,7 @@ class PostgresServer:
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(patience(30))
+            release(self._process.pid)
             self._process = None
 
     def new_database(self) -> str:

@@ -12,7 +12,7 @@ from bench.live import Stage
 from bench.load import steady_rate
 from bench.parts import FULL_SECONDS, PARTS, QUICK_SECONDS, Part, expected_seconds, named, run_parts
 from bench.peers.catalogue import missing
-from bench.results import Plan, Result, grids, table
+from bench.results import Plan, Result, grids, number, table
 from bench.stand import MODULES
 from bench.streams import knee_of
 from bench.sums import GATEWAY, HEAD, Costs, costs_of, needs, row
@@ -181,6 +181,12 @@ def test_a_part_that_breaks_or_hangs_is_named_and_the_next_one_is_measured(monke
     assert "Traceback" in (tmp_path / "results" / "no_such_part.log").read_text()
 
 
+def test_a_figure_has_three_digits_or_is_a_whole_number():
+    assert [number(one) for one in (0, 0.01234, 99.96, 999.4, 999.6, 12345.6)] == [
+        "0", "0.0123", "100", "999", "1,000", "12,346",
+    ]  # fmt: skip
+
+
 def test_a_peer_that_is_not_installed_is_named_with_the_reason(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     for module, state in (
@@ -194,7 +200,7 @@ def test_a_peer_that_is_not_installed_is_named_with_the_reason(monkeypatch, tmp_
     assert missing() == {
         "saq": "not installed: no network",
         "docket": "pydocket>=0.1",  # an older wish: it is installed anew
-        "celery": "not installed",
+        **dict.fromkeys(("celery", "dbos", "temporal", "agno", "langgraph"), "not installed"),
     }
 
 

@@ -128,7 +128,7 @@ def in_short(reason: str) -> str:
 
 def number(value: float) -> str:
     """Three digits, or a whole number with its thousands."""
-    if value == 0 or abs(value) >= 1000:
+    if value == 0 or abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

@@ -62,6 +62,10 @@ class Stand:
         """Any other Python process, which finds the model server and these modules."""
         return self._processes.python(*argv, name=name, env={**self.environ(), **(env or {})})
 
+    def start(self, program: str, *argv: str, name: str) -> Process:
+        """Any other program."""
+        return self._processes.start(program, *argv, name=name)
+
     def child(
         self, module: str, *argv: str, timeout: float = 120, env: Mapping[str, str] | None = None
     ) -> Any:

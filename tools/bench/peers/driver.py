@@ -1,15 +1,12 @@
-"""What a peer's module does when it is run: ``worker``, ``submit NUMBER PREFIX TEXT`` or ``wait NUMBER``.
-
-``submit`` hands in turns and ends. ``wait`` hands in one after the other and prints how long each took, in ms, from
-submit to the first delta on the session's channel; the first few, in which everything is imported, do not count.
-"""
+"""What a peer's module does when it is run: ``worker``, ``submit``, ``wait`` or ``flow``, as ``drive`` describes."""
 
 import asyncio
 import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import uvloop
@@ -19,49 +16,118 @@ from bench.peers.work import ONE_CHUNK, live_channel
 
 CONCURRENCY = 100
 DELTA_TIMEOUT = 30.0
-WARM_UP = 4
+WARM_UP = 2
+WAVES = 3
+"""A measurement in flight has at least so many times the turns that are on their way."""
 
 Submit = Callable[[str, str], Awaitable[Any]]
+"""Hands in a turn of a session."""
+Stream = Callable[[str, str], AsyncIterator[Any]]
+"""Hands in a turn of a session, and yields its deltas as its caller gets them, until it ends."""
+Probe = Callable[[str], Awaitable[float]]
+"""Runs a turn of a session; ms from submit to its first delta."""
 
 
 def redis_url() -> str:
     return os.environ["REDIS_URL"]
 
 
-def drive(worker: Callable[[], Any], opened: Callable[[], Awaitable[Submit]]) -> None:
-    """Do what the command line asks for; ``opened`` connects and gives the function that submits a turn."""
+def port() -> int:
+    """Where the peer's own server listens."""
+    return int(os.environ["PEER_PORT"])
+
+
+def drive(
+    worker: Callable[[], Any],
+    submitter: Callable[[], Awaitable[Submit]] | None = None,
+    streamer: Callable[[], Awaitable[Stream]] | None = None,
+) -> None:
+    """Do what the command line asks for; ``submitter`` and ``streamer`` connect a caller.
+
+    - ``worker`` runs until it is killed.
+    - ``submit NUMBER PREFIX TEXT`` hands in turns and ends.
+    - ``wait NUMBER`` hands in one turn after the other, and prints how long each took to its first delta, in ms: on
+      the channel of its session in Redis, where the peer has no ``streamer``. The first few, in which everything is
+      imported, do not count.
+    - ``flow PROBES NUMBER`` does the same as ``wait``, keeps ``CONCURRENCY`` turns on their way, and prints when the
+      caller had read each to its end.
+    """
     match sys.argv[1:]:
         case ["worker"]:
             worker()
-        case ["submit", number, prefix, text]:
-            uvloop.run(_submit(opened, int(number), prefix, text))
-        case ["wait", number]:
-            uvloop.run(_wait(opened, int(number)))
+        case ["submit", number, prefix, text] if submitter:
+            uvloop.run(_submit(submitter, int(number), prefix, text))
+        case ["wait", number] if streamer:
+            uvloop.run(_wait(streamer, _probe_stream, int(number)))
+        case ["wait", number] if submitter:
+            uvloop.run(_wait(submitter, _probe_channel, int(number)))
+        case ["flow", probes, number] if streamer:
+            uvloop.run(_flow(streamer, int(probes), int(number)))
         case _:
-            raise SystemExit(__doc__)
+            raise SystemExit(drive.__doc__)
 
 
-async def _submit(opened: Callable[[], Awaitable[Submit]], number: int, prefix: str, text: str) -> None:
-    submit = await opened()
+async def _submit(submitter: Callable[[], Awaitable[Submit]], number: int, prefix: str, text: str) -> None:
+    submit = await submitter()
     for index in range(number):
         await submit(f"{prefix}{index}", text)
     _leave({"submitted": number})
 
 
-async def _wait(opened: Callable[[], Awaitable[Submit]], number: int) -> None:
-    submit = await opened()
-    times: list[float] = []
-    async with Redis.from_url(redis_url()) as redis:
-        for index in range(number + WARM_UP):
-            session = f"wait-{time.time_ns()}-{index}"
-            async with redis.pubsub() as channel:
-                await channel.subscribe(live_channel(session))
-                await channel.get_message(timeout=5)
-                began = time.perf_counter()
-                await submit(session, ONE_CHUNK)
-                await _first_delta(channel)
-                times.append((time.perf_counter() - began) * 1000)
-    _leave({"first": times[WARM_UP:]})
+async def _wait(opened: Callable[[], Awaitable[Any]], probe: Callable[[Any], Probe], number: int) -> None:
+    _leave({"first": await _first(probe(await opened()), number)})
+
+
+async def _flow(streamer: Callable[[], Awaitable[Stream]], probes: int, number: int) -> None:
+    stream = await streamer()
+    first = await _first(_probe_stream(stream), probes)
+    ends: list[float] = []
+
+    hands = max(1, min(CONCURRENCY, number // WAVES))
+
+    async def some(begin: int) -> None:
+        for index in range(begin, number, hands):
+            deltas = [delta async for delta in stream(f"turn-{index}", ONE_CHUNK)]
+            if not deltas:
+                raise RuntimeError(f"turn-{index} has ended without a delta")
+            ends.append(time.time())
+
+    await asyncio.gather(*[some(begin) for begin in range(hands)])
+    _leave({"first": first, "ends": ends})
+
+
+async def _first(probe: Probe, number: int) -> list[float]:
+    rounds = number + WARM_UP if number else 0
+    times = [await probe(f"wait-{time.time_ns()}-{index}") for index in range(rounds)]
+    return times[WARM_UP:]
+
+
+def _probe_stream(stream: Stream) -> Probe:
+    async def probe(session: str) -> float:
+        began = time.perf_counter()
+        async with asyncio.timeout(DELTA_TIMEOUT), aclosing(stream(session, ONE_CHUNK)) as deltas:
+            await anext(deltas)
+            took = time.perf_counter() - began
+            async for _ in deltas:
+                pass
+        return took * 1000
+
+    return probe
+
+
+def _probe_channel(submit: Submit) -> Probe:
+    redis = Redis.from_url(redis_url())
+
+    async def probe(session: str) -> float:
+        async with redis.pubsub() as channel:
+            await channel.subscribe(live_channel(session))
+            await channel.get_message(timeout=5)
+            began = time.perf_counter()
+            await submit(session, ONE_CHUNK)
+            await _first_delta(channel)
+            return (time.perf_counter() - began) * 1000
+
+    return probe
 
 
 async def _first_delta(channel: Any) -> None:

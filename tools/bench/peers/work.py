@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def answer(session: str, text: str) -> None:
     with redis.lock(f"lock:{session}", timeout=LOCK_SECONDS):
         said = ""
         history = redis.lrange(history_key(session), -TAIL, -1)
-        with model.chat.completions.create(**_request(history, text)) as stream:
+        with model.chat.completions.create(**_request(_decoded(history), text)) as stream:
             for chunk in stream:
                 delta = chunk.choices[0].delta.content if chunk.choices else None
                 if delta:
@@ -54,26 +55,37 @@ def answer(session: str, text: str) -> None:
         redis.rpush(history_key(session), *_messages(text, said))
 
 
-async def answer_async(session: str, text: str) -> None:
-    """One turn, in a worker with an event loop."""
-    redis, model = _async_clients()
+async def answer_async(
+    session: str, text: str, publish: Callable[[str], Awaitable[Any]] | None = None
+) -> None:
+    """One turn, in a worker with an event loop; ``publish`` is for a peer with a stream of its own."""
+    redis = _async_redis()
     if text != ONE_CHUNK:
         await redis.rpush(starts_key(session), os.getpid())  # type: ignore[misc]
     async with redis.lock(f"lock:{session}", timeout=LOCK_SECONDS):
         said = ""
         history = await redis.lrange(history_key(session), -TAIL, -1)  # type: ignore[misc]
-        async with await model.chat.completions.create(**_request(history, text)) as stream:
-            async for chunk in stream:
-                delta = chunk.choices[0].delta.content if chunk.choices else None
-                if delta:
-                    said += delta
-                    await redis.publish(live_channel(session), delta)
+        async for delta in stream_deltas(_decoded(history), text):
+            said += delta
+            await (publish(delta) if publish else redis.publish(live_channel(session), delta))
         await redis.rpush(history_key(session), *_messages(text, said))  # type: ignore[misc]
 
 
-def _request(history: list[bytes], text: str) -> dict[str, Any]:
-    known = [{name: message[name] for name in ("role", "content")} for message in map(json.loads, history)]
-    messages = [*known, {"role": "user", "content": text}]
+async def stream_deltas(history: list[dict[str, str]], text: str) -> AsyncIterator[str]:
+    """The model's answer, piece by piece."""
+    async with await _async_model().chat.completions.create(**_request(history, text)) as stream:
+        async for chunk in stream:
+            delta = chunk.choices[0].delta.content if chunk.choices else None
+            if delta:
+                yield delta
+
+
+def _decoded(history: list[bytes]) -> list[dict[str, str]]:
+    return [{name: message[name] for name in ("role", "content")} for message in map(json.loads, history)]
+
+
+def _request(history: list[dict[str, str]], text: str) -> dict[str, Any]:
+    messages = [*history, {"role": "user", "content": text}]
     longest = {"max_completion_tokens": 1} if text == ONE_CHUNK else {}
     return {"model": "bench", "messages": messages, "stream": True, **longest}
 
@@ -94,8 +106,12 @@ def _clients() -> tuple[Redis, openai.OpenAI]:
 
 
 @cache
-def _async_clients() -> tuple[AsyncRedis, openai.AsyncOpenAI]:
+def _async_redis() -> AsyncRedis:
+    return AsyncRedis.from_url(os.environ["REDIS_URL"], max_connections=1000)
+
+
+@cache
+def _async_model() -> openai.AsyncOpenAI:
     import openai
 
-    model = openai.AsyncOpenAI(http_client=openai.DefaultAioHttpClient())
-    return AsyncRedis.from_url(os.environ["REDIS_URL"], max_connections=1000), model
+    return openai.AsyncOpenAI(http_client=openai.DefaultAioHttpClient())
