@@ -82,6 +82,8 @@ class AsyncItems(Protocol[T_co]):
 
 
 END_SECONDS = 5.0
+SIGNAL_SECONDS = 1.0
+"""How often a waiting thread looks for a signal that did not wake it, because another thread received it."""
 
 log = logging.getLogger("antiphon.session")
 
@@ -276,7 +278,7 @@ class _Started:
 
     def wait(self) -> tuple[Any, BaseException | None]:
         while self._outcome is None:
-            self._pending.acquire()
+            self._pending.acquire(timeout=SIGNAL_SECONDS)
         return self._outcome
 
     def _begin(self) -> None:

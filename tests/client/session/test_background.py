@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from support.eventually import wait_until
+from support.eventually import wait_until, wait_until_async
 
 from antiphon import Agent, tool
 from antiphon.errors import UsageError
@@ -225,6 +225,19 @@ def test_an_interrupted_call_cleans_up_before_it_raises():
         call(work())
     thread.join()
     assert cleaned == [True]
+
+
+def test_a_call_is_interrupted_by_a_signal_that_another_thread_receives():
+    """It does not wake the thread that waits."""
+    caller = threading.get_ident()
+
+    async def forever():
+        await wait_until_async(lambda: sys._current_frames()[caller].f_code.co_name == "wait")
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        call(forever())
 
 
 def test_an_interrupted_run_leaves_nothing_in_the_history():
