@@ -45,8 +45,8 @@ from antiphon.cli.terminal import (
     safe_json,
 )
 from antiphon.client import AsyncClient, Feedback, KeptRequest, RatedTurn, Submission
-from antiphon.errors import InvalidMessage, TurnFailed, TurnNotFound, UsageError
-from antiphon.input.ids import session_id, turn_id
+from antiphon.errors import InvalidMessage, StoreError, TurnFailed, TurnNotFound, UsageError
+from antiphon.input.ids import SessionId, session_id, turn_id
 from antiphon.input.options import LIST_OPTIONS
 from antiphon.input.request import AgentSpec
 from antiphon.input.values import SessionWord
@@ -141,12 +141,20 @@ def tail(argv: list[str]) -> int:
 async def _tail(options: argparse.Namespace) -> int:
     lines = EventLines(sys.stdout)
     async with open_client(options) as client:
+        await _say_that_it_waits(client, session_id(options.session))
         async for event in client.subscribe(options.session, options.after):
             if options.json:
                 print(safe_json(event.to_json()), flush=True)
             else:
                 lines.show(event)
     return 0
+
+
+async def _say_that_it_waits(client: AsyncClient, session: SessionId) -> None:
+    with suppress(StoreError):  # the events are waited for
+        [created] = await client.connections.cell_of_session(session).session_fields(session, "created")
+        if created is None:
+            print(f"Redis has no session {printable(session)}. Waiting for its first event.", file=sys.stderr)
 
 
 def history(argv: list[str]) -> int:
