@@ -11,7 +11,7 @@ from support.processes import Process, worker_name
 from antiphon.client import AsyncClient
 from bench.gauges import cpu_seconds
 from bench.load import AGENT
-from bench.peers.catalogue import QUEUES, WITH_LEASE, missing
+from bench.peers.catalogue import CLAIMED, DURABLE, QUEUES, missing
 from bench.peers.losing import start_again
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -30,19 +30,20 @@ async def measure(plan: Plan, result: Result) -> None:
         alone = [await _killed(processes=1) for _ in range(plan.rounds)]
         result.add("Antiphon, kill -9 of the only process", WHAT, alone, "s")
     unusable = missing()
-    peers = [peer for peer in (*QUEUES, WITH_LEASE) if peer.module not in unusable][: plan.pick(None, 2)]
+    others = (*QUEUES, *DURABLE, *CLAIMED)
+    peers = [peer for peer in others if peer.module not in unusable][: plan.pick(None, 2)]
     patience = plan.pick(PATIENCE_SECONDS, 2.0)
-    others = asyncio.get_running_loop().run_in_executor(None, start_again, peers, patience)
+    restarts = asyncio.get_running_loop().run_in_executor(None, start_again, peers, patience)
     lost = [await _host_lost(lease) for _ in range(plan.pick(2, 1))]
     result.add(f"Antiphon, a host is gone, lease {lease:g} s", WHAT, lost, "s")
-    for name, found in (await others).items():
+    for name, found in (await restarts).items():
         if isinstance(found, float):
             result.add(name, WHAT, found, "s")
         elif found is None:
             result.note(name, f"not within {patience:g} s")
         else:
             result.fail(name, found)
-    for peer in QUEUES:
+    for peer in others:
         if peer.module in unusable:
             result.fail(peer.name, unusable[peer.module])
     result.remarks.append(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions, version
 from pathlib import Path
 
@@ -63,10 +63,11 @@ SERVERS = (
 
 PEERS = (*QUEUES, *DURABLE, *SERVERS)
 
-WITH_LEASE = Peer(
-    "docket, redelivery after 10 s", "docket", "pydocket>=0.20", env={"DOCKET_REDELIVERY": "10"}
+CLAIMED = (
+    Peer("docket, redelivery after 10 s", "docket", "pydocket>=0.20", env={"PEER_CLAIM": "10"}),
+    replace(DURABLE[1], name="Temporal's dev server, heartbeat 10 s", env={"PEER_CLAIM": "10"}),
 )
-"""The one among them whose claim on a running job can be as short as Antiphon's lease."""
+"""Those among them whose claim on a running job can be as short as Antiphon's lease."""
 
 
 def install() -> None:

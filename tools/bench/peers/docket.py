@@ -1,12 +1,9 @@
 """docket: asyncio on Redis streams, a job is a coroutine."""
 
-import os
-from datetime import timedelta
-
 import uvloop
 from docket import Docket, Worker
 
-from bench.peers.driver import CONCURRENCY, Submit, drive, redis_url
+from bench.peers.driver import CONCURRENCY, Submit, claim, drive, redis_url
 from bench.peers.work import answer_async
 
 POOLED = f"{redis_url()}?max_connections=1000"
@@ -23,16 +20,11 @@ async def opened() -> Submit:
     return submit
 
 
-def claim() -> dict[str, timedelta]:
-    """How long a worker may be silent before its jobs are given to another, where that is asked for."""
-    seconds = os.environ.get("DOCKET_REDELIVERY")
-    return {"redelivery_timeout": timedelta(seconds=float(seconds))} if seconds else {}
-
-
 async def work() -> None:
     async with Docket(name="bench", url=POOLED) as docket:
         docket.register(answer_async)
-        async with Worker(docket, concurrency=CONCURRENCY, **claim()) as running:
+        claimed = {"redelivery_timeout": claim()} if claim() else {}
+        async with Worker(docket, concurrency=CONCURRENCY, **claimed) as running:
             await running.run_forever()
 
 

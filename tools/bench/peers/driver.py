@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 import uvloop
@@ -35,6 +36,12 @@ def redis_url() -> str:
 def port() -> int:
     """Where the peer's own server listens."""
     return int(os.environ["PEER_PORT"])
+
+
+def claim() -> timedelta | None:
+    """How long a worker may be silent before its jobs are given to another, where that is asked for."""
+    seconds = os.environ.get("PEER_CLAIM")
+    return timedelta(seconds=float(seconds)) if seconds else None
 
 
 def drive(

@@ -12,7 +12,8 @@ from support.eventually import happens_within, wait_until
 from support.processes import Process
 
 from bench.gauges import cpu_seconds
-from bench.peers.catalogue import Peer, env_of
+from bench.peers.catalogue import Peer
+from bench.peers.services import surroundings
 from bench.peers.work import starts_key
 from bench.stand import stand
 
@@ -40,8 +41,8 @@ def _try(peer: Peer, seconds: float) -> float | str | None:
 
 
 def _one(peer: Peer, seconds: float) -> float | None:
-    module, env = f"bench.peers.{peer.module}", env_of(peer)
-    with stand() as built, Redis.from_url(built.redis.url) as redis:
+    module = f"bench.peers.{peer.module}"
+    with stand() as built, surroundings(peer, built) as env, Redis.from_url(built.redis.url) as redis:
         workers = [built.python("-m", module, "worker", env=env, name=peer.module) for _ in range(2)]
         for worker in workers:
             wait_until(lambda pid=worker.pid: _idle(pid), START_SECONDS, f"{peer.name} has started")

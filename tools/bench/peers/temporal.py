@@ -12,7 +12,7 @@ from temporalio.contrib.workflow_streams import WorkflowStream, WorkflowStreamCl
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from bench.peers.driver import CONCURRENCY, Stream, Submit, drive, port
+    from bench.peers.driver import CONCURRENCY, Stream, Submit, claim, drive, port
     from bench.peers.work import answer_async
 
 QUEUE, DELTAS = "bench", "deltas"
@@ -21,11 +21,14 @@ ANSWER_TIMEOUT = timedelta(minutes=1)
 
 @activity.defn
 async def answered(session: str, text: str) -> None:
-    """Each delta is a signal to the workflow, sent at once."""
+    """Each delta is a signal to the workflow, sent at once; it is a heartbeat as well, where that is asked for."""
+    watched = claim() is not None
     async with WorkflowStreamClient.from_within_activity() as stream:
         deltas = stream.topic(DELTAS, type=str)
 
         async def publish(delta: str) -> None:
+            if watched:
+                activity.heartbeat()
             deltas.publish(delta)
             await stream.flush()
 
@@ -40,7 +43,12 @@ class Turn:
 
     @workflow.run
     async def run(self, session: str, text: str) -> None:
-        await workflow.execute_activity(answered, args=[session, text], start_to_close_timeout=ANSWER_TIMEOUT)
+        await workflow.execute_activity(
+            answered,
+            args=[session, text],
+            start_to_close_timeout=ANSWER_TIMEOUT,
+            heartbeat_timeout=claim(),
+        )
 
 
 async def connect() -> Client:
