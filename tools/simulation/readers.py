@@ -57,6 +57,9 @@ class Feed:
     def take(self) -> bytes | None:
         return self.messages.popleft() if self.messages else None
 
+    def clear(self) -> None:
+        self.messages.clear()
+
     def close(self, error: Exception) -> None: ...
     def check_open(self) -> None: ...
     def reconnect(self) -> None: ...

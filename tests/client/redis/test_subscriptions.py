@@ -116,7 +116,9 @@ async def test_the_channel_of_a_turn_is_asked_for_while_the_turn_is_read(cell, r
                 for step in range(3):  # after the record was read and before the log is
                     assert await cell.say(turn, step + 1, body(turn="t1")) == ""
                 [[listener]] = feed._listeners.values()
-                await wait_until_async(lambda: len(listener._messages) == 1 + 3, 30, "their messages are here")
+                await wait_until_async(
+                    lambda: len(listener._messages) == 1 + 3, 30, "their messages are here"
+                )
                 return record
 
             client.connections.cell_of_session("s").turn = slowly
