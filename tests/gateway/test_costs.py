@@ -20,7 +20,7 @@ from antiphon_gateway import Gateway
 from antiphon_gateway.settings import Limits
 
 # What a stream takes on which nothing happens, and the calls of functions from a message of Redis to the response.
-MOST_BYTES_AN_IDLE_STREAM, MOST_CALLS_AN_EVENT = 12_600, 52
+MOST_BYTES_AN_IDLE_STREAM, MOST_CALLS_AN_EVENT = 12_600, 53
 HEARD = b'"text":"word"'
 
 

@@ -89,6 +89,9 @@ class VectorFeed:
     def push(self, message):
         self._pushed.append(message)
 
+    def clear(self):
+        """Nothing waits: each message is read before the next step."""
+
     async def _look(self):
         """Twice: an event without its message may be on its way the first time."""
         for _ in range(2):

@@ -141,8 +141,9 @@ def tail(argv: list[str]) -> int:
 async def _tail(options: argparse.Namespace) -> int:
     lines = EventLines(sys.stdout)
     async with open_client(options) as client:
+        events = client.subscribe(options.session, options.after)
         await _say_that_it_waits(client, session_id(options.session))
-        async for event in client.subscribe(options.session, options.after):
+        async for event in events:
             if options.json:
                 print(safe_json(event.to_json()), flush=True)
             else:

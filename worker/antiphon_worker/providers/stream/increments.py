@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 
+from msgspec.structs import replace
+
 from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Refusal, Text, ToolCall, Usage
 from antiphon_worker.providers.base import Increment, Outlet, StepResult
@@ -25,8 +27,6 @@ log = logging.getLogger("antiphon.providers")
 # How long to wait for the end of a complete answer's body, so that its connection can be used again.
 END_OF_BODY_SECONDS = 0.2
 LONGEST_REQUEST_ID = 200
-SENT = Call("", b"")
-"""Takes the place of a request whose answer has begun."""
 _EVENT_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf")
 
 
@@ -103,7 +103,7 @@ class AnswerStream:
         """Send the request and read its answer. Yields None each time that the outlet is full, and then the result."""
         connection, decoder = self._connection, self._decoder
         answer = await connection.open(self._provider, self._call)
-        self._call = SENT  # its body may be as long as the history
+        self._call = replace(self._call, body=b"", upload=None)  # the body may be as long as the history
         request_id = _request_id(connection, answer)
         log.debug("%s answers, request id %s", self._provider, request_id)
         body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
