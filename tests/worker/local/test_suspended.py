@@ -79,7 +79,9 @@ def test_the_seconds_of_a_turn_are_those_in_which_it_ran(monkeypatch):
 
     @tool
     def work() -> str:
-        """Work."""
+        """Work for some of the milliseconds in which seconds are counted."""
+        started = time.monotonic()
+        wait_until(lambda: time.monotonic() - started > 0.005)
         return "done"
 
     @tool(approval=True)

@@ -15,6 +15,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import ProviderError
 from antiphon.model import Limits, Retry
 from antiphon_demo.modelserver import Behaviour, ModelServer
+from antiphon_worker.providers.http.connection import Connection
 from antiphon_worker.providers.openai_responses import background
 from antiphon_worker.providers.openai_responses.background import BackgroundDecoder
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
@@ -102,6 +103,21 @@ async def test_an_answer_whose_connection_is_cut_is_read_on_in_the_same_attempt(
         assert texts(events) == (await session.messages())[-1].text
         assert "turn_retrying" not in {event.type for event in events}
         assert models.statistics.background == 1
+
+
+async def test_an_answer_is_read_on_with_the_headers_of_its_request(monkeypatch):
+    opened, seen = Connection.open, []
+
+    async def watched(self, provider, call):
+        seen.append((call.method, call.headers))
+        return await opened(self, provider, call)
+
+    monkeypatch.setattr(Connection, "open", watched)
+    headers = {"x-client-request-id": "7"}
+    async with serving() as (_, options):
+        session = Agent(**options, extra_headers=headers).session_async()
+        await session.run("Hello fault:cut=5*1")
+    assert seen == [("POST", headers), ("GET", headers)]
 
 
 async def test_an_answer_that_the_service_has_lost_is_asked_for_again():
