@@ -56,7 +56,7 @@ async def test_an_idle_stream_takes_little_memory(redis_url, sockets):
         await asyncio.to_thread(opened, sockets, api.url, ["warm-up"])
         connections = app._services.client.connections
         [feed] = map(connections.feed_of, connections.cells)
-        for once in range(3):  # the garbage collector may not have been everywhere at first
+        for once in range(3):  # a table that grows in one of them has room in the next
             gc.collect()
             tracemalloc.start()
             try:

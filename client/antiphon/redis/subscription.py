@@ -517,7 +517,7 @@ class TurnEvents(EventIterator):
             await events.listening()
             record = await self._read()
         except Exception:
-            self._events = None  # whoever asks again begins anew
+            self._events = None  # the next call starts over
             await events.aclose()
             raise
         cursor = max(record.queued_seq - 1, 0) if self.cursor is None else self.cursor

@@ -225,18 +225,23 @@ async def test_the_new_place_refuses_every_call_until_the_cell_has_arrived(monke
     await refuses_older_releases(other)
 
 
-async def test_nothing_is_switched_if_something_was_written_after_the_last_copy(monkeypatch, worked, other):
+def write_before_the_switch(patch, url, key, value):
+    """Thaw a frozen cell too early, and write this into it."""
     frozen = Mover._written
 
     async def thawed_too_early(mover):
         found = await frozen(mover)
-        with Redis.from_url(worked) as redis:
+        with Redis.from_url(url) as redis:
             redis.client_unpause()
-            redis.set("written", 1)
+            redis.set(key, value)
         return found
 
+    patch.setattr(Mover, "_written", thawed_too_early)
+
+
+async def test_nothing_is_switched_if_something_was_written_after_the_last_copy(monkeypatch, worked, other):
     with monkeypatch.context() as patch:
-        patch.setattr(Mover, "_written", thawed_too_early)
+        write_before_the_switch(patch, worked, "written", 1)
         with pytest.raises(StoreUnavailable, match="Nothing was switched"):
             await move(worked, other)
     async with AsyncClient(worked) as client:
@@ -247,16 +252,7 @@ async def test_nothing_is_switched_if_something_was_written_after_the_last_copy(
 
 
 async def test_a_cell_that_has_left_for_another_place_meanwhile_is_not_switched(monkeypatch, worked, other):
-    frozen = Mover._written
-
-    async def left_meanwhile(mover):
-        found = await frozen(mover)
-        with Redis.from_url(worked) as redis:
-            redis.client_unpause()
-            redis.set("ant:moved", "to redis://elsewhere/0")
-        return found
-
-    monkeypatch.setattr(Mover, "_written", left_meanwhile)
+    write_before_the_switch(monkeypatch, worked, "ant:moved", "to redis://elsewhere/0")
     with pytest.raises(UsageError, match="has moved in the meantime: to redis://elsewhere/0"):
         await move(worked, other)
     await refuses_older_releases(other)

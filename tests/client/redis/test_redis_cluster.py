@@ -129,13 +129,13 @@ def test_the_number_of_cells_must_be_given(url):
         open_cells(url)
 
 
-@pytest.mark.one_server
 async def test_a_cluster_of_which_no_node_answers_is_said_to_be_away():
     async with AsyncClient("redis+cluster://127.0.0.1:1?cells=4", retries=0) as client:
         with pytest.raises(StoreUnavailable, match="no node of the cluster names the slots"):
             await client.snapshot("s")
 
 
+@pytest.mark.one_server
 def test_a_cluster_has_one_database():
     with pytest.raises(SettingsError, match="a cluster has database 0 only: use ANTIPHON_PREFIX"):
         open_cells("redis+cluster://h:1/3?cells=4")

@@ -203,9 +203,8 @@ async def test_a_proxy_is_used(kind):
 async def test_a_proxy_of_the_environment_is_used(kind, monkeypatch):
     async with WireServer(said(kind, "By proxy")) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
-        monkeypatch.setenv(
-            "NO_PROXY", "127.0.0.1,localhost"
-        )  # there an exporter of another test's traces asks
+        # An exporter of traces, in a thread that another test began, asks there.
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
         provider = serve(kind, "http://service.invalid")
         assert result(await hear(provider)).message.text == "By proxy"
         await provider.aclose()
