@@ -1,8 +1,9 @@
 """Finds the Redis that holds a session.
 
-A deployment that outgrows one Redis uses several cells. With a list of URLs, each is a cell: rendezvous hashing of the
-session's id chooses it, and a new cell takes over only the sessions whose ids it wins. On a Redis Cluster the number of
-cells is fixed, and the cluster moves them between its nodes.
+A deployment that outgrows one Redis uses several cells, whose names determine that of a session. With a list of URLs,
+each is a cell: rendezvous hashing of the session's id chooses it, and a new cell takes over only the sessions whose ids
+it wins. On a Redis Cluster the number of cells is fixed, and the cluster moves them between its nodes: numbered cells
+are chosen by the remainder of a hash.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import cell_hash
 from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
+from antiphon.wire.connection.names import in_order
 from antiphon.wire.connection.open import cell_urls, open_like, open_redis
 from antiphon.wire.keys import PREFIX
 
@@ -61,8 +63,12 @@ class Cells:
     def __init__(self, cells: Sequence[Cell]) -> None:
         if not cells:
             raise SettingsError("No Redis given: pass a URL, a list of URLs or a redis-py client.")
-        self._cells = {cell.name: cell for cell in cells}
-        self._on_cluster = list(cells) if cells[0].keys.tag else []
+        self._cells: dict[str, Cell] = {}
+        for cell in cells:
+            same = self._cells.setdefault(cell.name, cell)
+            if same is not cell and same.address != cell.address:
+                raise SettingsError(f"{same.address} and {cell.address} have the same name: {cell.name}.")
+        self._numbered = [self._cells[name] for name in in_order([*self._cells])]
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -85,9 +91,9 @@ class Cells:
     def of_hash(self, session_hash: str) -> Cell:
         if len(self._cells) == 1:
             return next(iter(self._cells.values()))
-        if self._on_cluster:
+        if self._numbered:
             number = int.from_bytes(hashlib.sha256(session_hash.encode()).digest()[:8])
-            return self._on_cluster[number % len(self._on_cluster)]
+            return self._numbered[number % len(self._numbered)]
         winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
         return self._cells[winner]
 
@@ -95,7 +101,7 @@ class Cells:
         """Raise ``UsageError`` if readers would look for this session or this turn on another cell."""
         if len(self._cells) == 1:
             return
-        home, here = self.of_session(session).name, cell.name
+        home, here = self.of_session(session).address, cell.address
         if home != here:
             raise UsageError(
                 f"The session {session!r} lives on the cell {home}, not on {here}: push its jobs to {home}."

@@ -18,7 +18,7 @@ from antiphon.redis.connections import Connections
 from antiphon.text import text_of
 from antiphon.wire.budgets import NamedBudget, named_budgets
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import node_of
+from antiphon.wire.connection.names import node_of
 from antiphon.wire.errors import asked
 from antiphon.wire.feedback import figures_of_workers
 from antiphon.wire.lists.workers import (

@@ -29,7 +29,8 @@ from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import Asked, Keep, check_keep
 from antiphon.text import number, text_of, whole
-from antiphon.wire.connection.open import database_of, keys_of, name_of
+from antiphon.wire.connection.names import address_of, database_of, name_of
+from antiphon.wire.connection.open import keys_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.erased import erased
 from antiphon.wire.errors import (
@@ -100,8 +101,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The address of this cell, which differs from those of the others of its deployment."""
+        """The name of this cell, which differs from those of the others of its deployment."""
         return name_of(self.redis)
+
+    @property
+    def address(self) -> str:
+        """Where this cell is: the address of its server, or its number on a cluster."""
+        return address_of(self.redis)
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
         """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""

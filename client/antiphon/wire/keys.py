@@ -64,7 +64,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("ending", "ending", "sorted set", "with an archive: sessions to archive, by the time to do it",
          "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
-    Kind("cells", "cells", "counter", "on a cluster: the number of cells of the deployment", "kept", lasting=True),
+    Kind("cells", "cells", "string", "on a cluster: the number of cells of the deployment, with their names if its URL "
+         "has them", "kept", lasting=True),
     Kind("listed", "listed", "counter", "not on a cluster: how many cells the deployment lists, this one included",
          "31 days after the last worker process has written it"),
     Kind("moved", "moved", "string", "with `antiphon cells move`: where the cell is now (`to`), or from where it is "

@@ -73,10 +73,11 @@ class MovedCell(Struct):
 
 
 class Mover:
-    """Moves one cell. ``source`` and ``target`` are two places of it, each with its URL without a password.
+    """Moves one cell: ``begin``, then ``move``. ``source`` and ``target`` are its places, each with its URL.
 
-    ``proof`` shows to processes with the password of the source that they may use it at the target. Writes are paused
-    for at most ``pause`` seconds. ``say`` is given a sentence about each pass.
+    The URLs have no password. ``proof`` shows to processes with the password of the source that they may use it at the
+    target. Writes are paused for at most ``pause`` seconds. ``say`` is given a sentence about each pass. ``cells`` is
+    how many move: all that the deployment lists.
     """
 
     def __init__(
@@ -87,32 +88,40 @@ class Mover:
         pause: float,
         say: Callable[[str], None],
         proof: str = "",
+        cells: int = 1,
     ) -> None:
         self._source, self._from = source
         self._target, self._to = target
         for cell in (self._source, self._target):
             cast("Any", cell.redis.connection_pool).moved_key = ""  # served in spite of the markers
         self._proof = proof
+        self._cells = cells
         self._pause = pause
         self._say = say
         self._marker = f"from {self._from} {secrets.token_hex(8)}"
         self._copied: dict[bytes, bytes] = {}  # the keys of the target, with the marks of their originals
         self._unchecked: set[bytes] = set()  # those copied since their jobs were checked
+        self._left = False  # the source, with a mover before this one
         self._changes = Changes(self._source)
         self._done = MovedCell(self._source.name, self._to)
 
+    async def begin(self) -> None:
+        """Close the target to all processes until the cell has arrived. Raises ``StoreError`` and ``UsageError``."""
+        await self._check_servers()
+        self._left = (await self._marker_of(self._source)).split(" ")[:2] == ["to", self._to]
+        if self._left:
+            self._marker = await self._marker_left()
+        else:
+            await self._begin()
+
     async def move(self) -> MovedCell:
         """Move the cell, or end what a mover before this one began. Raises ``StoreError`` and ``UsageError``."""
-        await self._check_servers()
-        if (await self._marker_of(self._source)).split(" ")[:2] != ["to", self._to]:
-            await self._begin()
+        if not self._left:
             try:
                 await self._copy_until_short()
                 await self._switch()
             finally:
                 self._changes.close()
-        else:
-            self._marker = await self._marker_left()
         await self._arrive()
         await self._remove_source()
         return self._done
@@ -143,7 +152,7 @@ class Mover:
         return there
 
     async def _begin(self) -> None:
-        """Close the target to all processes. Raises ``UsageError`` if something else is there."""
+        """Leave the marker at the target. Raises ``UsageError`` if something else is there."""
         there = await self._marker_of(self._target)
         place = there.partition(" ")[2].partition(" ")[0]
         if (there and place != self._from) or (not there and await self._has_keys(self._target)):
@@ -161,13 +170,13 @@ class Mover:
         await asked(pipe.execute())
 
     async def _check_list(self) -> None:
-        """Raise ``UsageError`` if the source is one of several URLs: they determine the cell of each session."""
+        """Raise ``UsageError`` if the deployment lists more cells: their names determine the cell of each session."""
         listed = number(await asked(self._source.redis.get(self._source.keys.listed)))
-        if not self._source.keys.tag and listed > 1:
+        if not self._source.keys.tag and listed > self._cells:
             raise UsageError(
-                f"{self._from} is one of {listed} cells that the deployment lists, as its workers have stored. The "
-                "URLs determine the cell of each session, so none of them can be replaced. If the deployment has only "
-                "this cell by now, restart its workers with this URL alone."
+                f"{self._from} is one of {listed} cells that the deployment lists, as its workers have stored. Give "
+                "the URLs of all of them, and of the same number of new places. If the deployment has fewer cells by "
+                "now, restart its workers with their URLs."
             )
 
     async def _copy_until_short(self) -> None:

@@ -14,10 +14,11 @@ from support.gateway import Api, follow
 from support.gateway_process import Stand
 from support.network import free_port
 from support.processes import COMMAND
-from support.submitting import Load
+from support.submitting import SESSIONS, Load
 
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import StoreUnavailable, StoreUnsupported
+from antiphon.redis.cells import open_cells
 from antiphon.redis.moving import move_cells
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection import following
@@ -37,9 +38,9 @@ pytestmark = [pytest.mark.main_path, pytest.mark.own_server, pytest.mark.lasting
 LEASE = 2
 
 
-async def move(source, target):
-    (done,) = await move_cells(source, target, prefix="ant", say=lambda _: None)
-    return done
+async def move(source, target, cells=1):
+    moved = await move_cells(source, target, prefix="ant", say=lambda _: None)
+    assert len(moved) == cells
 
 
 async def texts_of(turn):
@@ -64,6 +65,44 @@ async def test_a_client_and_a_worker_follow_a_cell_to_a_cluster_and_back(redis_u
         assert runs.count("turn_started") == 1, "the turn went on at the new place"
         await load.whole(ensemble)
         await ensemble.whole("held")
+
+
+@pytest.mark.timeout(120)
+async def test_clients_and_workers_follow_the_cells_of_a_list_to_a_cluster_and_back(
+    redis_url, other, cluster, tmp_path
+):
+    listed = [redis_url, other]
+    names = [cell.name for cell in open_cells(listed)]
+    source, target = ",".join(listed), f"{cluster.url(2)}&names={','.join(reversed(names))}"
+    async with open_ensemble(source, tmp_path / "stage") as ensemble, contextlib.AsyncExitStack() as stack:
+        for url in listed:
+            await stack.enter_async_context(ensemble.worker(url=url, cells=source, lease=LEASE))
+        sessions = [f"load-{number}" for number in range(SESSIONS)]
+        assert {ensemble.client.connections.cell_of_session(one).name for one in sessions} == {*names}
+        held = await ensemble.submit("held", "words:5 gate:g")
+        await ensemble.waits("g")
+        read = asyncio.create_task(texts_of(held))
+        async with Load(ensemble.client) as load:
+            for old, new in ((source, target), (target, source)):
+                await move(old, new, cells=2)
+                await load.more()
+                async with AsyncClient(new) as started_later:
+                    for turn_id in list(load.accepted.values())[-5:]:
+                        assert await (await started_later.turn(turn_id)).result(60)
+        ensemble.stage.open("g")
+        assert (await read).startswith("The first words.")
+        await held.result(60)
+        assert [event.type for event in await ensemble.events("held")].count("turn_started") == 1
+        await load.whole(ensemble)
+        await ensemble.whole("held")
+
+
+async def test_a_process_of_a_list_does_not_follow_to_a_cluster_without_the_name_of_its_cell(redis_url):
+    with Redis.from_url(redis_url) as redis:
+        redis.set("ant:moved", "to redis+cluster://new:1?cells=2&names=x,y")
+    async with AsyncClient(redis_url, retries=0) as client:
+        with pytest.raises(StoreUnsupported, match="None of its cells is called"):
+            await client.snapshot("s")
 
 
 async def test_what_a_call_has_begun_at_the_old_place_ends_at_the_new_one(redis_url, other):
@@ -295,9 +334,13 @@ def test_a_proof_is_of_one_password_and_of_one_place():
         ("redis://a:1?password=p", "redis://b:2", "redis://b:2?password=p"),
         ("redis+sentinel://s:1/m?sentinel_password=p", "redis://b:2", "redis://b:2"),
         ("redis://a:1", "unix:///x?db=2", "unix:///x?db=2"),
+        ("redis://u:p@a:1", "redis+cluster://b:2?cells=2&names=c:1/0,a:1/0",
+         "redis+cluster://u:p@b:2?cells=2&names=c:1/0,a:1/0&cell=1"),
+        ("redis+cluster://b:2?cells=2&names=c:1/0,a:1/0&cell=1", "redis://a:1", "redis://a:1"),
+        ("redis://x:1?names=a:1/0", "redis://y:1?names=a:1/0", "redis://y:1?names=a:1/0"),
     ],
 )  # fmt: skip
 def test_a_place_is_opened_with_the_login_and_the_options_of_the_old_one(here, place, there):
     marker = CellMoved(place, prove(secret_of(here), place))
-    assert new_url(marker, [], here, 0) == there
-    assert new_url(CellMoved(place), [there], here, 0) == there
+    assert new_url(marker, [], here, "a:1/0") == there
+    assert new_url(CellMoved(place), [there], here, "a:1/0") == there

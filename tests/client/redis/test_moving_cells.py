@@ -18,7 +18,8 @@ from support.here import running_worker
 from support.servers import RedisServer
 
 from antiphon.client import AsyncClient
-from antiphon.errors import StoreError, StoreUnavailable, StoreUnsupported, UsageError
+from antiphon.errors import SettingsError, StoreError, StoreUnavailable, StoreUnsupported, UsageError
+from antiphon.redis.cells import open_cells
 from antiphon.redis.moving import move_cells
 from antiphon.wire import moving
 from antiphon.wire.cell import Cell
@@ -481,10 +482,21 @@ async def test_a_number_of_cells_does_not_change(redis_url):
     for source, target in (
         (redis_url, "redis+cluster://h:1?cells=64"),
         ("redis+cluster://h:1?cells=2", "redis+cluster://i:1?cells=4"),
-        (f"{redis_url},redis://h:1", "redis+cluster://h:1?cells=2"),
+        ("redis://g:1,redis://h:1", "redis://i:1?names=g:1/0"),
     ):
         with pytest.raises(UsageError, match="cells cannot move to"):
             await move(source, target)
+    for target in (
+        "redis+cluster://i:1?cells=2",
+        "redis+cluster://i:1?cells=2&names=g:1/0,h:1/1",
+        "redis://i:1,redis://h:1",
+    ):
+        with pytest.raises(
+            UsageError, match=r"The cells g:1/0, h:1/0 cannot become .* names of the old ones, as in"
+        ):
+            await move("redis://g:1,redis://h:1", target)
+    with pytest.raises(SettingsError, match="2 cells need as many names, not a"):
+        await move("redis://g:1,redis://h:1", "redis://i:1?names=a,redis://j:1?names=a")
     for pause in (0, 301):
         with pytest.raises(UsageError, match="pause="):
             await move(redis_url, "redis://h:1", pause=pause)
@@ -512,6 +524,58 @@ async def test_all_cells_of_a_cluster_move_to_another_one_with_the_command(clust
 
 
 @pytest.mark.one_server
+async def test_a_cell_of_a_list_moves_to_another_server_under_its_name(redis_url, other, third):
+    (name, _), listed = [cell.name for cell in open_cells([redis_url, other])], f"{redis_url},{other}"
+    sessions = [f"s{number}" for number in range(8)]
+    async with AsyncClient(listed) as client:
+        for session in sessions:
+            await client.submit(session, "Hi", agent="a")
+    target = f"{third}?names={name},{other}"
+    moved, said = await move(listed, target)
+    assert [(one.name, one.target) for one in moved] == [(name, f"{third}?names={name}")]
+    assert f"{other} stays where it is." in said
+    async with AsyncClient(target) as client:
+        assert all([await client.snapshot(session) for session in sessions])
+        assert {row.session_id async for row in client.sessions()} == {*sessions}
+    with Redis.from_url(third) as redis:
+        assert redis.exists("ant:sessions")
+
+
+async def test_no_place_is_used_before_its_cell_has_arrived_though_another_cell_has(
+    monkeypatch, redis_url, other, cluster
+):
+    async def dies(_):
+        raise Died
+
+    async with AsyncClient([redis_url, other]) as client:
+        names = [cell.name for cell in client.connections.cells]
+        sessions = [f"s{number}" for number in range(8)]
+        for session in sessions:
+            await client.submit(session, "Hi", agent="a")
+        late = {one for one in sessions if client.connections.cell_of_session(one).name == names[1]}
+    source, target = f"{redis_url},{other}", f"{cluster.url(2)}&names={','.join(names)}"
+    whole = Mover.move
+
+    async def first_only(mover):
+        return await (whole(mover) if mover._from == redis_url else dies(mover))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "move", first_only)
+        with pytest.raises(Died):
+            await move(source, target)
+    async with AsyncClient(target, retries=0) as client:
+        for session in sessions:
+            if session in late:
+                with pytest.raises(StoreUnavailable, match="the cell is being copied here from redis"):
+                    await client.submit(session, "Hi", agent="a")
+            else:
+                await client.submit(session, "Hi", agent="a")
+    await move(source, target)
+    async with AsyncClient(target) as client:
+        assert {row.session_id async for row in client.sessions()} == {*sessions}
+
+
+@pytest.mark.one_server
 async def test_one_url_of_a_list_does_not_move(redis_url, other, third):
     async def stored(count):
         with Redis.from_url(redis_url) as redis:
@@ -520,7 +584,9 @@ async def test_one_url_of_a_list_does_not_move(redis_url, other, third):
     async with running_worker(redis_url, cells=f"{redis_url},{other}"):
         await wait_until_async(lambda: stored(b"2"), description="the worker has stored how many there are")
     before = await content(redis_url)
-    with pytest.raises(UsageError, match=r"is one of 2 cells that the deployment lists.* none of them"):
+    with pytest.raises(
+        UsageError, match=r"is one of 2 cells that the deployment lists.* URLs of all of them"
+    ):
         await move(redis_url, third)
     assert await content(redis_url) == before
     with Redis.from_url(third) as redis:

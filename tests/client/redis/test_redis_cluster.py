@@ -99,9 +99,55 @@ async def test_a_deployment_keeps_its_number_of_cells(cluster):
         await client.session("s").messages()
     async with AsyncClient(cluster.url(1)) as client:
         with pytest.raises(
-            StoreUnsupported, match=f"was created with {CELLS} cells, not 1: write cells={CELLS}"
+            StoreUnsupported, match=f"was created with other cells than cells=1: write cells={CELLS} in its"
         ):
             await client.submit("s", "Hi", agent="a")
+
+
+async def test_a_deployment_keeps_the_names_of_its_cells(cluster):
+    named = f"{cluster.url(2)}&names=a,b"
+    async with AsyncClient(named) as client:
+        await client.submit("s", "Hi", agent="a")
+        assert {cell.name for cell in client.connections.cells} == {"a", "b"}
+    for url, given in ((cluster.url(2), "cells=2"), (f"{cluster.url(2)}&names=b,a", "cells=2&names=b,a")):
+        async with AsyncClient(url) as client:
+            with pytest.raises(
+                StoreUnsupported, match=f"other cells than {given}: write cells=2&names=a,b in its URL"
+            ):
+                await client.submit("s", "Hi", agent="a")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("redis+cluster://h:1?cells=2&names=a", "the names of all 2 cells, in their order, not 1"),
+        ("redis+cluster://h:1?cells=2&names=a,a", "must be different names"),
+        ("redis+cluster://h:1?cells=2&names=", "must be different names"),
+        ("redis+cluster://h:1?cells=2&names=a,%20", "must be different names"),
+        ("redis://h:1?names=a,b", "only a cluster has several"),
+        ("redis://h:1?names=a,redis://i:1?names=a", "h:1/0 and i:1/0 have the same name: a"),
+    ],
+)
+def test_names_that_determine_no_cell_are_refused(url, wrong):
+    with pytest.raises(SettingsError, match=wrong):
+        open_cells(url)
+
+
+@pytest.mark.one_server
+def test_the_names_of_cells_determine_that_of_a_session_wherever_they_are():
+    def chosen(*urls):
+        cells = open_cells([*urls])
+        return [cells.of_session(f"s{number}").name for number in range(50)]
+
+    listed = chosen("redis://a:1", "redis://b:1")
+    assert set(listed) == {"a:1/0", "b:1/0"}
+    assert chosen("redis://x:1?names=b:1/0", "rediss://y:1?names=a:1/0&db=3") == listed
+    assert chosen("redis+cluster://h:1?cells=2&names=a:1/0,b:1/0") == listed
+    assert chosen("redis+sentinel://h:1/m/0?names=a:1/0", "unix:///x?names=b:1/0") == listed
+    numbered = chosen("redis+cluster://h:1?cells=2")
+    assert chosen("redis://x:1?names=cell-1", "redis://y:1?names=cell-0") == numbered
+    assert numbered != [name.replace("a:1/0", "cell-0").replace("b:1/0", "cell-1") for name in listed]
 
 
 async def test_the_cells_of_a_deployment_ask_the_cluster_once(cluster):

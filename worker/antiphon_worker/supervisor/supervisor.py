@@ -19,7 +19,8 @@ from collections import deque
 
 from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import cell_urls, keys_of, name_of, open_redis, redact
+from antiphon.wire.connection.names import name_of
+from antiphon.wire.connection.open import cell_urls, keys_of, open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import (

@@ -30,6 +30,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.text import text_of
 from antiphon.wire.connection.cancellable import cancellable
+from antiphon.wire.connection.names import NAMES, given_names, numbered
 
 if TYPE_CHECKING:
     from redis.asyncio.cluster import NodesManager
@@ -50,7 +51,7 @@ def each_cell(url: str) -> list[str]:
     """
     if url.partition("://")[0] not in SCHEMES:
         return [url]
-    cells = cells_of(url)
+    cells = len(cell_names(url))
     given = dict(parse_qsl(urlsplit(url).query)).get("cell", f"0-{cells - 1}")
     first, dash, last = given.partition("-")
     last = last if dash else first
@@ -73,6 +74,14 @@ def cells_of(url: str) -> int:
     return int(given)
 
 
+def cell_names(url: str) -> list[str]:
+    """Return the names of all cells of the deployment, in their order. Raises ``ValueError``."""
+    cells, names = cells_of(url), given_names(url)
+    if names and len(names) != cells:
+        raise ValueError(f"{NAMES}= must be the names of all {cells} cells, in their order, not {len(names)}")
+    return names or [numbered(number) for number in range(cells)]
+
+
 @cache
 def tags(cells: int) -> tuple[str, ...]:
     """Return the hash tags of so many cells, which divide the slots evenly.
@@ -92,7 +101,7 @@ def tags(cells: int) -> tuple[str, ...]:
 
 
 class CellsDiffer(ClusterError):
-    """The deployment has another number of cells than the URL."""
+    """The deployment has another number of cells than the URL, or other names of them."""
 
 
 class Topology:
@@ -103,12 +112,16 @@ class Topology:
 
     def __init__(self, url: str, cells: int) -> None:
         self.key = ""
-        """Where the deployment stores its number of cells."""
-        self._cells = cells
+        """Where the deployment stores its cells."""
+        names = given_names(url)
+        self.cells = f"{cells}&{NAMES}={','.join(names)}" if names else str(cells)
+        """Their number, with their names if they have any, as the URL has them behind ``cells=``."""
         self._checked = False
         parts = urlsplit(url)
         credentials, at, hosts = parts.netloc.rpartition("@")
-        query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in ("cells", "cell")])
+        query = urlencode(
+            [pair for pair in parse_qsl(parts.query) if pair[0] not in ("cells", "cell", NAMES)]
+        )
         seeds = [
             f"{parts.scheme.partition('+')[0]}://{credentials}{at}{seed}?{query}" for seed in hosts.split(",")
         ]
@@ -180,12 +193,12 @@ class Topology:
             await asyncio.shield(_close(manager))  # a cancellation would leave connections open
 
     async def _check_cells(self, manager: NodesManager) -> None:
-        """Compare the number of cells with the stored one, once; the first process stores it."""
+        """Compare the cells with the stored ones, once; the first process stores them."""
         if self._checked:
             return
         try:
             node: Any = manager.slots_cache[key_slot(self.key.encode())][0]
-            await node.execute_command("SET", self.key, self._cells, "NX")
+            await node.execute_command("SET", self.key, self.cells, "NX")
             stored = text_of(await node.execute_command("GET", self.key))
         except (
             LookupError,
@@ -193,9 +206,9 @@ class Topology:
             OSError,
         ):  # that node is away or full: the other cells work without it
             return
-        if stored != str(self._cells):
+        if stored != self.cells:
             raise CellsDiffer(
-                f"The deployment was created with {stored} cells, not {self._cells}: write cells={stored} in its URL."
+                f"The deployment was created with other cells than cells={self.cells}: write cells={stored} in its URL."
             )
         self._checked = True
 
@@ -209,7 +222,7 @@ _known: WeakValueDictionary[tuple[str, ...], Topology] = WeakValueDictionary()
 
 
 class Place:
-    """One cell of a cluster: its number, its hash tag, and the slot of that. Raises ``ValueError`` for a wrong URL."""
+    """One cell of a cluster: its number, name and hash tag, and the slot of that. Raises ``ValueError``."""
 
     def __init__(self, url: str) -> None:
         number = dict(parse_qsl(urlsplit(url).query)).get("cell", "")
@@ -221,13 +234,14 @@ class Place:
                 "a cluster has database 0 only: use ANTIPHON_PREFIX for several deployments on one"
             )
         self.number = int(number)
+        self.name = cell_names(url)[self.number]
         self.tag = tags(self.cells)[self.number]
         self.slot = key_slot(self.tag.encode())
         self.topology = Topology(url, self.cells)
 
     def belong(self, key: str) -> None:
         """Share what is known of the cluster with the other cells of the deployment that has this key."""
-        self.topology = _known.setdefault((*self.topology.seeds, str(self.cells), key), self.topology)
+        self.topology = _known.setdefault((*self.topology.seeds, self.topology.cells, key), self.topology)
         self.topology.key = key
 
     @property

@@ -22,6 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.wire.connection.moved import CellMoved, moved_urls, new_url, place_of
+from antiphon.wire.connection.names import name_of
 from antiphon.wire.keys import Key, Keys
 
 log = logging.getLogger("antiphon.moves")
@@ -145,9 +146,8 @@ class Following(Redis):
             raise moved
         deadline, moves = time.monotonic() + ARRIVAL_SECONDS, 0
         while True:
-            number = getattr(getattr(self.connection_pool, "place", None), "number", 0)
             known = [self.origin, *moved_urls()]
-            url = await asyncio.to_thread(new_url, moved, known, self._here or self.origin, number)
+            url = await asyncio.to_thread(new_url, moved, known, self._here or self.origin, name_of(self))
             there = self.reopen(url)
             try:
                 await self._reach(there)

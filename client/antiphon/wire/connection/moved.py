@@ -20,10 +20,12 @@ from redis.exceptions import ClusterError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.settings import DeclaredSettings, setting
+from antiphon.wire.connection.cluster import SCHEMES, cell_names
+from antiphon.wire.connection.names import NAMES
 
 OF_PASSWORDS = ("password", "sentinel_password")
-OF_A_PLACE = ("cells", "db")
-NOT_TAKEN_ALONG = ("cells", "cell", "db", "durability")
+OF_A_PLACE = ("cells", "db", NAMES)
+NOT_TAKEN_ALONG = ("cells", "cell", "db", NAMES, "durability")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +77,20 @@ def check_here(moved: str) -> None:
 def place_of(url: str) -> str:
     """Return the URL of a server or a cluster without its user, its password and its options, as others may use it."""
     parts = urlsplit(url)
-    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in OF_A_PLACE])
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in OF_A_PLACE], safe=":/,")
     path = parts.path if parts.path.strip("/") or parts.scheme == "unix" else ""
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}{'?' if query else ''}{query}"
 
 
-def new_url(moved: CellMoved, known: list[str], here: str, number: int) -> str:
-    """Return the URL at which a process that has used ``here`` finds the cell of this number now.
+def new_url(moved: CellMoved, known: list[str], here: str, name: str) -> str:
+    """Return the URL at which a process that has used ``here`` finds the cell of this name now.
 
     ``known`` are URLs with credentials that it may use: its own, and those of `MOVED_URLS_VARIABLE`. Raises
-    ``CellMoved`` if it may not log in there.
+    ``CellMoved`` if it may not log in there, or if no cell there has the name.
     """
     for url in known:
-        if _same(place_of(url), moved.place):
-            return _of_cell(url, number)
+        if same_place(url, moved.place):
+            return _of_cell(url, name)
     secret = secret_of(here)
     if not here or (secret and not proves(moved.proof, secret, moved.place)):
         raise CellMoved(
@@ -96,7 +98,7 @@ def new_url(moved: CellMoved, known: list[str], here: str, number: int) -> str:
             why="This process does not send its password there by itself, because the marker contains no proof of that "
             f"password: set {MOVED_URLS_VARIABLE}, or run `antiphon cells move` with the password of this process.",
         )
-    return _of_cell(_with_login(moved.place, here), number)
+    return _of_cell(_with_login(moved.place, here), name)
 
 
 def secret_of(url: str) -> str:
@@ -137,8 +139,9 @@ def moved_urls() -> list[str]:
     return [url.strip() for url in urls if url.strip()]
 
 
-def _same(one: str, other: str) -> bool:
-    return one.removesuffix("/0") == other.removesuffix("/0")
+def same_place(url: str, place: str) -> bool:
+    """Return whether a URL leads to this place."""
+    return place_of(url).removesuffix("/0") == place.removesuffix("/0")
 
 
 def _with_login(place: str, here: str) -> str:
@@ -157,7 +160,11 @@ def _with_login(place: str, here: str) -> str:
     return f"{new.scheme}://{login}{at}{new.netloc}{new.path}{'?' if query else ''}{query}"
 
 
-def _of_cell(url: str, number: int) -> str:
-    """Return a URL that names the cell of this number, where it names a cluster."""
-    clustered = "+cluster" in url.partition("://")[0] and "cell=" not in url
-    return f"{url}&cell={number}" if clustered else url
+def _of_cell(url: str, name: str) -> str:
+    """Return the URL of the cell of this name, where a URL names a cluster. Raises ``CellMoved``."""
+    if url.partition("://")[0] not in SCHEMES or "cell=" in url:
+        return url
+    names = cell_names(url)
+    if len(names) > 1 and name not in names:
+        raise CellMoved(place_of(url), why=f"None of its cells is called {name}, as this one.")
+    return f"{url}&cell={names.index(name) if len(names) > 1 else 0}"

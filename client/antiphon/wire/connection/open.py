@@ -32,6 +32,7 @@ from antiphon.text import text_of
 from antiphon.wire.connection.cancellable import cancellable
 from antiphon.wire.connection.cluster import FIRST_TAG, OfCell, Place, each_cell
 from antiphon.wire.connection.moved import check_here
+from antiphon.wire.connection.names import NAMES, database_of, split_names
 from antiphon.wire.connection.pipeline import ScriptRedis
 from antiphon.wire.connection.replicated import REPLICATED, ReplicatedLine
 from antiphon.wire.keys import Keys
@@ -71,7 +72,7 @@ SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redi
 SENTINEL_SECONDS = 1.0
 CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error while writing")
 NUMBERS = frozenset({*URL_QUERY_ARGUMENT_PARSERS, "cells", "cell"})
-PATHS = frozenset({"durability", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
+PATHS = frozenset({"durability", NAMES, "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
 """The options of a URL whose values may be shown. Any other name may be a misspelt password."""
 OBJECTS = frozenset({
     "connection_class", "credential_provider", "encoder_class", "event_dispatcher", "maint_notifications_config",
@@ -160,7 +161,9 @@ def without_durability(url: str, durability: str = "") -> tuple[str, str]:
 
 
 def _opened(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
+    url, name = split_names(url)
     pool = _Pool.from_url(url, max_connections=max_connections, timeout=20, **options)
+    pool.cell_name = name
     pool.connection_class = _own(pool.connection_class)
     return ScriptRedis.from_pool(pool)
 
@@ -170,6 +173,9 @@ class _OfCells:
 
     moved_key = ""
     """The key at which a cell that was moved names its place. Each new connection reads it."""
+
+    cell_name = ""
+    """The name of the cell, if the URL gives it one."""
 
     _closed = False
 
@@ -351,29 +357,6 @@ def _tls_hint(exc: RedisConnectionError | RedisTimeoutError, *, uses_tls: bool) 
     return ""
 
 
-def database_of(redis: Redis) -> int:
-    """Return the database number of a client. Pub/sub channels are shared by all databases."""
-    return int(redis.connection_pool.connection_kwargs.get("db") or 0)
-
-
-def name_of(redis: Redis) -> str:
-    """Return the address of a client's server, or the number of its cell on a cluster."""
-    pool = redis.connection_pool
-    if isinstance(pool, CellPool):
-        return f"cell-{pool.place.number}"
-    kwargs = pool.connection_kwargs
-    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return f"{getattr(pool, 'service_name', '') or address}/{database_of(redis)}"
-
-
-def node_of(redis: Redis) -> str:
-    """Return the address of a client's server; on a cluster that of the node that has the cell's slot, if known."""
-    pool = redis.connection_pool
-    if isinstance(pool, CellPool):
-        return "{}:{}".format(*pool.place.owner) if pool.place.owner else ""
-    return name_of(redis).rpartition("/")[0]
-
-
 def keys_of(redis: Redis, prefix: str) -> Keys:
     """Return the keys of the cell to which a client leads."""
     pool, replicated = redis.connection_pool, getattr(redis, "replicated", None)
@@ -467,6 +450,7 @@ def _fault(url: str, exc: Exception) -> str:
 
 
 def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
+    url, cell_name = split_names(url)
     parts = urlsplit(url)
     hosts = [_host_and_port(host) for host in parts.netloc.rpartition("@")[2].split(",") if host]
     path = [unquote(piece) for piece in parts.path.split("/") if piece]
@@ -494,6 +478,7 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
         path[0], _OfSentinel, _SentinelPool, db=database, max_connections=max_connections, **credentials, **options
     )  # fmt: skip
     redis.connection_pool.connection_class = _own(redis.connection_pool.connection_class, _Managed)
+    cast("Any", redis.connection_pool).cell_name = cell_name
     return redis
 
 
@@ -503,6 +488,7 @@ def _open_cell(url: str, max_connections: int, options: dict[str, Any]) -> Redis
         place.topology.seeds[0], max_connections=max_connections, timeout=20, **options
     )
     pool.place = place
+    pool.cell_name = place.name
     pool.connection_class = _own(pool.connection_class, OfCell)
     return ScriptRedis.from_pool(pool)
 

@@ -1,0 +1,75 @@
+"""What cells are called. Their names determine the cell of each session, wherever their servers are.
+
+Without ``names=`` in its URL, the name of a cell of a list is its address, and that of a cell of a cluster its number.
+A cell that moves keeps its name, and the URL of its new place has it: ``redis://new/0?names=old:6379/0``. The URL of a
+cluster has the names of all its cells, in their order: ``redis+cluster://new?cells=2&names=a:6379/0,b:6379/0``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from redis.asyncio import Redis
+
+NAMES = "names"
+_OPTION = re.compile(rf"([?&]){NAMES}=[^&]*&?")
+
+
+def given_names(url: str) -> list[str]:
+    """Return the names that a URL gives; none if it gives none. Raises ``ValueError``."""
+    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)).get(NAMES)
+    if given is None:
+        return []
+    names = given.split(",")
+    if not all(re.fullmatch(r"[!-~]+", name) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"{NAMES}= must be different names without spaces, as in {NAMES}=a:6379/0,b:6379/0")
+    return names
+
+
+def split_names(url: str) -> tuple[str, str]:
+    """Return the URL of one cell without its name, and the name, '' if it has none. Raises ``ValueError``."""
+    names = given_names(url)
+    if len(names) > 1:
+        raise ValueError(f"{NAMES}= must be the one name of this cell: only a cluster has several")
+    return _OPTION.sub(r"\1", url).rstrip("?&"), "".join(names)
+
+
+def numbered(number: int) -> str:
+    """Return the name of a cell of a cluster that has no other name."""
+    return f"cell-{number}"
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Return the names of numbered cells by their numbers; none if cells have other names."""
+    ordered = [numbered(number) for number in range(len(names))]
+    return ordered if set(ordered) == set(names) else []
+
+
+def database_of(redis: Redis) -> int:
+    """Return the database number of a client. Pub/sub channels are shared by all databases."""
+    return int(redis.connection_pool.connection_kwargs.get("db") or 0)
+
+
+def address_of(redis: Redis) -> str:
+    """Return the address of a client's server, or the number of its cell on a cluster."""
+    pool: Any = redis.connection_pool
+    if place := getattr(pool, "place", None):
+        return numbered(place.number)
+    kwargs = pool.connection_kwargs
+    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return f"{getattr(pool, 'service_name', '') or address}/{database_of(redis)}"
+
+
+def name_of(redis: Redis) -> str:
+    """Return the name of a client's cell."""
+    return getattr(redis.connection_pool, "cell_name", "") or address_of(redis)
+
+
+def node_of(redis: Redis) -> str:
+    """Return the address of a client's server; on a cluster that of the node that has the cell's slot, if known."""
+    if place := getattr(redis.connection_pool, "place", None):
+        return "{}:{}".format(*place.owner) if place.owner else ""
+    return address_of(redis).rpartition("/")[0]
