@@ -1,6 +1,7 @@
 """Workers, clients and a stage on one Redis, and what must hold of every session afterwards."""
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
@@ -13,6 +14,7 @@ from support.eventually import wait_until, wait_until_async
 from support.processes import Process, Processes
 from support.releases import THIS, Release
 from support.stage import FIRST_WORDS, Stage, make_app, reply
+from support.strict_json import with_distinct_names
 
 from antiphon.client import AsyncClient
 from antiphon.events import Event, decode_event
@@ -159,6 +161,9 @@ async def complaints(client: AsyncClient, session: str, *, ended: bool = True) -
     cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
     events = [decode_event(fields[b"e"]) for _, fields in entries]
+    if not cell.seal.on:
+        for _, fields in entries:
+            json.loads(fields[b"e"], object_pairs_hook=with_distinct_names)
     found = [
         *_events_complaints(events), *_steering_complaints(events),
         *_history_complaints(events, snapshot.messages),

@@ -318,8 +318,10 @@ async def test_a_process_runs_no_more_turns_in_all_its_cells_than_it_may(cluster
         await wait_until_async(lambda: len(begun()) == CELLS, 20, "as many turns run")
         rest = set(SESSIONS)
         while rest:
-            name = next(note["gate"] for note in begun() if note["gate"] in rest)
-            rest.remove(name)
+            names = await wait_until_async(
+                lambda: [note["gate"] for note in begun() if note["gate"] in rest], 20, "a turn has begun"
+            )
+            rest.remove(name := names[0])
             ensemble.stage.open(name)
             await turns[SESSIONS.index(name)].result(60)
             running = sum(row.running for row in await list_workers(ensemble.client.connections))

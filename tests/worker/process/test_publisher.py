@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from support.eventually import patience, wait_until_async
+from support.strict_json import with_distinct_names
 
 from antiphon.errors import StoreUnavailable
 from antiphon.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta
@@ -49,7 +50,7 @@ def sink_of(seconds: float = 60.0) -> TurnSink:
 def bodies(sink: TurnSink) -> list[dict]:
     emit = sink.next_emit()
     assert emit is not None
-    return [json.loads(one) for one in emit.bodies]
+    return [json.loads(one, object_pairs_hook=with_distinct_names) for one in emit.bodies]
 
 
 async def test_pieces_of_one_delta_are_joined_and_others_keep_their_order():

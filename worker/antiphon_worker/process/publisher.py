@@ -197,6 +197,7 @@ class TurnSink:
         if key != self._front_of:
             if kind is ToolCallDelta:
                 probe, name = self.body(ToolCallDelta(step=step, call_id=call_id)), b"arguments"
+                probe = probe.replace(b'"arguments":"",', b"", 1)  # JSON has each name once
             else:
                 probe, name = self.body(kind(step=step)), b"text"
             self._front_of, self._last_front = key, probe[:-1] + b',"' + name + b'":'
