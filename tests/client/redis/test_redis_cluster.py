@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from support import forks
 from support.clusters import Cluster
 from support.ensemble import open_ensemble
@@ -21,7 +22,8 @@ from antiphon.input.ids import cell_hash
 from antiphon.redis import subscription as subscribe
 from antiphon.redis.cells import open_cells
 from antiphon.redis.deployment import list_workers
-from antiphon.wire.connection.cluster import tags
+from antiphon.wire.connection import cluster as clusters
+from antiphon.wire.connection.cluster import Topology, tags
 from antiphon.wire.connection.open import cell_urls, open_redis
 
 COMMAND = str(Path(sys.executable).with_name("antiphon"))
@@ -179,6 +181,27 @@ async def test_a_cluster_of_which_no_node_answers_is_said_to_be_away():
     async with AsyncClient("redis+cluster://127.0.0.1:1?cells=4", retries=0) as client:
         with pytest.raises(StoreUnavailable, match="no node of the cluster names the slots"):
             await client.snapshot("s")
+
+
+@pytest.mark.one_server
+async def test_a_cluster_that_is_away_is_asked_at_an_interval(monkeypatch):
+    asked, topology = [], Topology("redis+cluster://127.0.0.1:1?cells=4", 4)
+    ask = topology._ask
+
+    async def noted():
+        asked.append(1)
+        await ask()
+
+    monkeypatch.setattr(topology, "_ask", noted)
+    monkeypatch.setattr(clusters, "ASK_INTERVAL_SECONDS", 1000.0)
+    with pytest.raises(RedisConnectionError, match="no node of the cluster names the slots"):
+        await topology.find(0)
+    again = asyncio.create_task(topology.find(0))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
+    assert len(asked) == 1
 
 
 @pytest.mark.one_server

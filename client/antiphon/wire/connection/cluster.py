@@ -152,8 +152,10 @@ class Topology:
         async with self._asking.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             if self._in_doubt:
                 await asyncio.sleep(self._asked_at + ASK_INTERVAL_SECONDS - time.monotonic())
-                await self._ask()
-                self._asked_at = time.monotonic()
+                try:
+                    await self._ask()
+                finally:
+                    self._asked_at = time.monotonic()
         owner = self._owners.get(slot)
         if owner is None:
             self.doubt()
