@@ -13,11 +13,13 @@ from antiphon.encryption.records import sealer_of
 from antiphon.errors import AgentError, ProviderRejected, ToolRaised, UsageError
 from antiphon.events import TurnSuspended
 from antiphon.handoffs import Handoff
+from antiphon.input.request import OutputSpec
 from antiphon.mcp import beginning_of
 from antiphon.model import Decision, Message, OpenCall, Response, ToolCall, ToolResult
-from antiphon.model.recording import Recording, SessionRecording
+from antiphon.model.recording import VERSION, Recording, SessionRecording
 from antiphon.session.async_session import AsyncSession
 from antiphon.session.background import call
+from antiphon.session.work import options_of as declared_options
 from antiphon.testing import Answer, Script, answer
 from antiphon.tools import Context, Tool
 
@@ -31,9 +33,17 @@ class ReplayDiffers(AssertionError):
 
 
 class _Kind(msgspec.Struct):
-    """What a session's recording has, and a turn's has not."""
+    """What a session's recording has, and a turn's has not; and the version of each."""
 
     turns: list[msgspec.Raw] | None = None
+    version: int = VERSION
+
+
+class _Request(msgspec.Struct):
+    """The recorded options whose form is not checked when they are submitted."""
+
+    params: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    output: OutputSpec | None = None
 
 
 class SealedRecording(msgspec.Struct):
@@ -68,11 +78,27 @@ def read_recordings(source: Source) -> list[Recording]:
         if b'"sealed"' in data[:400]:
             found = msgspec.json.decode(data, type=SealedRecording)
             data = sealer_of().open(found.session_id, "recording", bytes(found.sealed))
-        if msgspec.json.decode(data, type=_Kind).turns is None:
-            return [msgspec.json.decode(data, type=Recording)]
-        return msgspec.json.decode(data, type=SessionRecording).recordings()
-    except (OSError, ValueError, msgspec.MsgspecError) as exc:
+        kind = msgspec.json.decode(data, type=_Kind)
+        if kind.version > VERSION:
+            raise UsageError(
+                f"{source} is a recording of version {kind.version}, and this release reads version {VERSION}: install "
+                "the release that wrote it, or record the turn again."
+            )
+        return _decoded(data, whole_session=kind.turns is not None)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as exc:
         raise UsageError(f"{source} is not a recording of `antiphon record`: {exc}.") from exc
+
+
+def _decoded(data: bytes, *, whole_session: bool) -> list[Recording]:
+    """Return the recordings of a file. Raises ``ValueError`` and ``MsgspecError``."""
+    found = (
+        msgspec.json.decode(data, type=SessionRecording).recordings()
+        if whole_session
+        else [msgspec.json.decode(data, type=Recording)]
+    )
+    for one in found:
+        msgspec.convert(one.request, _Request)
+    return found
 
 
 class Replay:
@@ -314,13 +340,17 @@ class RecordedTool(Tool[..., Any]):
 
 
 def options_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a recorded request, as the keywords of ``submit``."""
+    """The options of a recorded request, as the keywords of ``submit``.
+
+    A parameter of the model that has the name of an option, such as ``delay``, is left out: it would be that option.
+    """
     options = {
         name: request[name] for name in ("instructions", "max_tool_calls", "caller_tools") if name in request
     }
     if output := request.get("output"):
         options["schema"] = output.get("whole") or output["schema"]
-    return options | request.get("params", {})
+    known = declared_options("session")
+    return options | {name: value for name, value in request.get("params", {}).items() if name not in known}
 
 
 def _is_of_a_person(decision: Decision) -> bool:

@@ -220,6 +220,35 @@ def test_another_file_is_refused(tmp_path, data):
         replay(tmp_path / "missing.json")
 
 
+DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        (b'"version":2', "of version 2, and this release reads version 1: install the release that wrote it"),
+        (b'"request":{"params":[1]}', "Expected `object`, got `array`"),
+        (b'"request":{"output":{"name":"x"}}', "missing required field `schema`"),
+        (b'"variables":' + DEEP, "recursion"),
+    ],
+)
+def test_a_recording_that_cannot_be_replayed_is_refused_when_it_is_read(tmp_path, more, wrong):
+    data = msgspec.json.encode(Recording("t", "s", "finished", [], []))
+    (tmp_path / "turn.json").write_bytes(data[:-1] + b"," + more + b"}")
+    with pytest.raises(UsageError, match=wrong):
+        replay(tmp_path / "turn.json")
+
+
+def test_a_parameter_of_the_model_is_no_option_of_the_replay():
+    """As an option, the recorded parameter would delay the replay by an hour."""
+    one = Agent(script("Hello.", repeat=True), "any")
+    turn = one.session().submit("Hi")
+    turn.result(30)
+    found = turn.recording()
+    found.request["params"] = {"delay": 3600, "temperature": 0.5}
+    assert Replay(found).check(one).text == "Hello."
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_one_command_turns_a_turn_of_production_into_a_passing_offline_test(
     redis_url, tmp_path, monkeypatch, encrypted

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import runpy
+import shlex
 
 import msgspec
 import pytest
@@ -89,7 +91,14 @@ def test_a_session_recording_is_encrypted_and_a_file_that_is_none_is_refused(
     file.write_bytes(encoded(recording))
     assert b"colour" not in file.read_bytes()
     assert read_recordings(file) == recording.recordings()
-    for wrong in (b'{"turns": 5}', b'{"session_id": "s", "turns": [], "shared": [1]}', b"{}"):
+    turn = msgspec.json.encode(recording.turns[0])
+    for wrong in (
+        b'{"turns": 5}',
+        b'{"session_id": "s", "turns": [], "shared": [1]}',
+        b'{"session_id": "s", "turns": [%b], "shared": [1]}' % turn,
+        b'{"session_id": "s", "turns": [%b,%b], "shared": [0,-1]}' % (turn, turn),
+        b"{}",
+    ):
         file.write_bytes(wrong)
         with pytest.raises(UsageError):
             replay(file)
@@ -140,6 +149,31 @@ async def test_the_commands_record_test_and_replay_a_session(redis_url, tmp_path
     assert len(read_recordings(test.with_suffix(".json"))) == 3
     for wrong in ([], ["t", "--session", "s"]):
         assert main(["record", *wrong, "--redis-url", redis_url]) == 2
+
+
+async def test_the_id_of_a_session_is_no_code_of_the_test_that_is_written(redis_url, tmp_path, monkeypatch):
+    session = """s\\'\"\"\"; raise SystemExit; \"\"\"é"""
+    (tmp_path / "store.py").write_text(
+        'from antiphon import Agent\nsupport = Agent("scripted", "any", name="support")\n'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    async with client_of(redis_url) as client:
+        await held(client, redis_url, session)
+    test = tmp_path / "test_session.py"
+    argv = ["record", "--session", session, "--test", str(test), "--agent", "store:support"]
+    assert await asyncio.to_thread(main, [*argv, "--redis-url", redis_url]) == 0
+    assert shlex.split(runpy.run_path(str(test))["__doc__"].partition("Written by: ")[2])[1:4] == argv[:3]
+
+
+@pytest.mark.parametrize("name", ["test_shop.py", "test_shop.json"])
+async def test_a_file_of_another_origin_is_not_overwritten(redis_url, tmp_path, capsys, name):
+    async with client_of(redis_url) as client:
+        await held(client, redis_url)
+    (tmp_path / name).write_text("mine")
+    argv = ["record", "--session", "s", "--test", str(tmp_path / "test_shop.py"), "--agent", "store:support"]
+    assert await asyncio.to_thread(main, [*argv, "--redis-url", redis_url]) == 2
+    assert f"{name} exists" in capsys.readouterr().err
+    assert [one.read_text() for one in tmp_path.iterdir()] == ["mine"]
 
 
 async def test_only_an_admin_of_the_tenant_reads_it_over_http(redis_url, tmp_path):

@@ -29,9 +29,12 @@ from antiphon.model.recording import Recording, SessionRecording, Variant, Varia
 from antiphon.replaying import encoded, read_recordings
 from antiphon.text import text_of
 
-TEST = '''"""Replays recorded turns without a network.
+BEGINNING = '"""Replays recorded turns without a network.'
+"""How the tests begin that this command has written, and may write again."""
 
-Written by: antiphon record {what} --test {file} {agents}
+TEST = '''{beginning}
+
+Written by: {command}
 """
 
 from pathlib import Path
@@ -96,23 +99,35 @@ def _write_test(recording: Recording | SessionRecording, file: Path, agents: lis
     if len(found) < len(agents) or file.suffix != ".py":
         raise UsageError("--test must name a .py file, and --agent an agent as module:name.")
     if isinstance(recording, Recording):
-        what, name = recording.turn_id, f"turn_{recording.turn_id[:8]}"
+        what, name = shlex.quote(recording.turn_id), "turn_" + re.sub(r"\W", "_", recording.turn_id[:8])
     else:
         what, name = f"--session {shlex.quote(recording.session_id)}", "session"
+    named = " ".join(f"--agent {one}" for one in agents)
     text = TEST.format(
-        what=what,
+        beginning=BEGINNING,
+        command=_in_docstring(f"antiphon record {what} --test {shlex.quote(file.name)} {named}"),
         name=name,
-        file=file.name,
-        agents=" ".join(f"--agent {one}" for one in agents),
         imports="\n".join(f"from {one[1]} import {one[2]}" for one in found),
         names=", ".join(one[2] for one in found),
     )
+    data = file.with_suffix(".json")
     try:
-        file.write_text(text)
-        file.with_suffix(".json").write_bytes(encoded(recording) + b"\n")
+        known = file.exists() and file.read_text(errors="replace").startswith(BEGINNING)
+        for one in (file, data):
+            if one.exists() and not known:
+                raise UsageError(
+                    f"{one} exists, and is not of `antiphon record`: name another file after --test."
+                )
+        data.write_bytes(encoded(recording) + b"\n")
+        file.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise UsageError(f"{file} cannot be written: {exc.strerror}.") from exc
     print(file)
+
+
+def _in_docstring(text: str) -> str:
+    """Return a text as a docstring may contain it. The id of a session, which a user may have chosen, cannot end it."""
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def replay(argv: list[str]) -> int:
@@ -184,7 +199,7 @@ def _print(options: Any, recording: Recording, runs: Runs, *, heading: bool) -> 
         return print_json([run for _, run in runs])
     shown = [("recorded", recording.messages, None), *((name, run.messages, run) for name, run in runs)]
     if heading:
-        print(f"\nturn {recording.turn_id}")
+        print(printable(f"\nturn {recording.turn_id}"))
     print("\n".join(table(["run", "model", "calls", "tokens", "cost", "seconds", "differs", "error"], [
         _row(name, messages, run, recording) for name, messages, run in shown
     ])))  # fmt: skip

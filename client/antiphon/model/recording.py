@@ -9,6 +9,9 @@ from msgspec import Struct, field, structs
 from antiphon.model import Message, Status, Usage
 from antiphon.model.files import StoredFile
 
+VERSION = 1
+"""The version of the recordings that this release writes, and the latest one that it reads."""
+
 
 class Recording(Struct, omit_defaults=True):
     """An ended turn, to be replayed without a network: see ``antiphon.testing.replay``.
@@ -33,7 +36,7 @@ class Recording(Struct, omit_defaults=True):
     files: list[StoredFile] = field(default_factory=list)
     code: str | None = None
     error: str | None = None
-    version: int = 1
+    version: int = VERSION
 
 
 class SessionRecording(Struct, omit_defaults=True):
@@ -45,7 +48,7 @@ class SessionRecording(Struct, omit_defaults=True):
     session_id: str
     turns: list[Recording]
     shared: list[int]
-    version: int = 1
+    version: int = VERSION
 
     @classmethod
     def of(cls, session_id: str, recordings: list[Recording]) -> SessionRecording:
@@ -62,10 +65,14 @@ class SessionRecording(Struct, omit_defaults=True):
         return cls(session_id, turns, shared)
 
     def recordings(self) -> list[Recording]:
-        """Return the recordings of the turns, each with its whole history."""
+        """Return the recordings of the turns, each with its whole history. Raises ``ValueError``."""
         found: list[Recording] = []
         before: list[Message] = []
         for one, same in zip(self.turns, self.shared, strict=True):
+            if not 0 <= same <= len(before):
+                raise ValueError(
+                    f"shared is {same} for a turn that follows one with {len(before)} messages in its history"
+                )
             before = [*before[:same], *one.history]
             found.append(structs.replace(one, history=before))
         return found
