@@ -31,6 +31,11 @@ classifier = Agent(
 app = App(agents=[classifier])
 
 
+def lines_of(file: str) -> list[str]:
+    """Return the texts of a file: its lines that are not blank."""
+    return [line for line in Path(file).read_text().splitlines() if line.strip()]
+
+
 def submit(client: Client, texts: Sequence[str]) -> list[str | AgentError]:
     """Submit each text once. Returns the ids of the turns; a refused text has its error in that place."""
     turns = client.submit_many(
@@ -52,12 +57,12 @@ def main() -> None:
     with Client(os.environ.get("ANTIPHON_REDIS_URL", "redis://localhost:6379/0")) as client:
         match sys.argv[1:]:
             case ["submit", file]:
-                turns = submit(client, Path(file).read_text().splitlines())
+                turns = submit(client, lines_of(file))
                 print(sum(isinstance(turn, str) for turn in turns), "turns")
             case ["doubts"]:
                 settle_doubts(client, lambda call: input(f"{call.arguments['text']}: "))
             case ["results", file]:
-                texts = Path(file).read_text().splitlines()
+                texts = lines_of(file)
                 for text, outcome in zip(texts, client.results(submit(client, texts)), strict=True):
                     print(f"{outcome if isinstance(outcome, AgentError) else outcome.text}\t{text}")
             case _:

@@ -21,10 +21,11 @@ from support.source_tree import ROOT, WHEELS, modules, packages
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = re.compile(r'^import .*"(\..+)";$|\bimport\("(\.[^"]+)"\)', re.MULTILINE)
 # Modules that need an extra of their own.
-A2A = ("answers", "bindings", "card", "errors", "listing", "methods", "parts", "tasks")
+A2A = ("answers", "bindings", "card", "errors", "listing", "methods", "parts", "pushes", "tasks")
 OTHERS = (
     *(f"antiphon_gateway.a2a.{name}" for name in A2A),
     "antiphon_worker.a2a",
+    "antiphon_worker.mcp.",
     "antiphon_gateway.frontends.ag_ui",
     "antiphon_gateway.mcp.questions",
     "antiphon_gateway.mcp.server",
@@ -57,6 +58,8 @@ EXTRAS = {
     "postgres": ["antiphon.stores.postgres"],
     "pydantic-ai": ["antiphon.ext.pydantic_ai"],
     "worker": all_of("antiphon_worker"),
+    "worker,a2a": ["antiphon_worker.a2a"],
+    "worker,mcp": [name for name in modules() if name.startswith("antiphon_worker.mcp.")],
 }
 BROUGHT = tuple(name for names in EXTRAS.values() for name in names)
 SHARED = {"antiphon.ext.histories", "antiphon.ext.turns"}  # by the adapters
@@ -96,7 +99,7 @@ def test_a_worker_process_loads_what_it_runs_and_nothing_else():
 def distributions_of(extra: str) -> set[str]:
     """The distributions that ``antiphon[extra]`` installs, as their own metadata say. '' is no extra."""
     found: set[tuple[str, str]] = set()
-    left = [("antiphon", extra), ("antiphon", "")]
+    left = [("antiphon", ""), *(("antiphon", one) for one in extra.split(","))]
     while left:
         name, own_extra = one = left.pop()
         if one in found:

@@ -29,8 +29,8 @@ from antiphon.mcp import Requester
 from antiphon.model import File, Image, Text
 from antiphon.tools import Context, Tool
 from antiphon.tools.durable import LONGEST_SLEEP
+from antiphon_worker.loop.durable import MOST_ROUNDS, durable_of
 from antiphon_worker.mcp.credentials import Credentials, headers_for
-from antiphon_worker.mcp.questions import MOST_ROUNDS, durable_of
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 ENDED = (

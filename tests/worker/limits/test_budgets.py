@@ -7,18 +7,29 @@ from contextlib import AsyncExitStack
 import pytest
 from support.cells import open_cell
 from support.here import running_worker
+from support.network import free_port
+from support.servers import RedisServer
 
 from antiphon import Agent, tool
 from antiphon.client import AsyncClient
-from antiphon.errors import BudgetReached, ProviderRejected, TurnCancelled, UnknownPrice, UsageError
+from antiphon.errors import (
+    BudgetReached,
+    ProviderRejected,
+    StoreUnavailable,
+    TurnCancelled,
+    UnknownPrice,
+    UsageError,
+)
 from antiphon.events import BudgetReachedEvent, ModelChanged, TurnRetrying
 from antiphon.hooks import ModelEnd, hook
 from antiphon.model import Budget
 from antiphon.model.usage import Usage
+from antiphon.redis.cells import open_cells
 from antiphon.testing import answer, script, tool_call
 from antiphon_worker.app import App
 from antiphon_worker.loop.costs import Price
 from antiphon_worker.process import budgets as module
+from antiphon_worker.process.budgets import Budgets
 
 PRICES = {
     "any": Price(input=0.0, output=1000.0),
@@ -39,6 +50,28 @@ def app_of(*answers, prices=PRICES, model="any", **options) -> App:
 
 async def run(client, session="s", **options):
     return await (await client.submit(session, "Hello", agent="a", **options)).result(20)
+
+
+@pytest.mark.one_server
+async def test_each_cell_has_all_budgets_so_that_one_that_is_away_stops_no_turn_without_any(
+    redis_url, server_kind
+):
+    port = free_port()
+    cells = open_cells([redis_url, f"redis://127.0.0.1:{port}/0"], retries=0)
+
+    async def known():
+        budgets = Budgets(cells)
+        await budgets.look()
+        return budgets._stored
+
+    assert await known() == set()
+    with RedisServer(server_kind, port=port):
+        async with AsyncClient([redis_url, f"redis://127.0.0.1:{port}/0"]) as client:
+            await client.budgets("agent", "a").set([Budget(tokens=1)])
+        assert await known() == {"agent"}
+    assert await known() == {"agent"}
+    with pytest.raises(StoreUnavailable, match="No cell has said"):
+        await Budgets(open_cells(f"redis://127.0.0.1:{port}/0", retries=0)).look()
 
 
 async def ledger_of(cell, name):

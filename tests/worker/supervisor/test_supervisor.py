@@ -144,7 +144,8 @@ def test_a_cell_is_served_while_another_one_is_away(redis_url, processes, tmp_pa
     worker = processes.worker(f"redis://127.0.0.1:{free_port()}/0,{redis_url}", env=stage.env)
     worker.wait_for_output("takes turns")
     with Client(redis_url) as client:
-        assert client.submit("s", "Hello", agent="stage").result(30).text
+        for number in range(8):  # the ledgers of half of these tenants would be in the other one
+            assert client.submit(f"s{number}", "Hello", agent="stage", tenant=f"t{number}").result(30).text
     assert worker.terminate() == 0, "it also stops while it waits for the other one"
 
 

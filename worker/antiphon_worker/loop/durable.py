@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from msgspec import Struct
 
@@ -37,6 +37,8 @@ from antiphon_worker.loop.steps import (
 )
 from antiphon_worker.loop.toolbox import TurnStopped
 
+MOST_ROUNDS = 16
+"""How often what runs elsewhere may ask for input in one call."""
 IN_PROCESS_SECONDS = 1.0
 UNKNOWN = "It is unknown whether step {name!r} ran: the worker stopped after starting it, and it must not run twice."
 NO_EVENT = "No event {event!r} came in time."
@@ -274,3 +276,9 @@ def durable_entries(entries: Iterable[JournalEntry]) -> dict[str, list[DurableEn
         if isinstance(entry, DurableEntry):
             found.setdefault(entry.call, []).append(entry)
     return found
+
+
+def durable_of(context: Context) -> Durable | None:
+    """Return the journal of a call, which no call outside of a turn has."""
+    call = context._call  # pyright: ignore[reportPrivateUsage]
+    return cast("Durable | None", call and call.durable)

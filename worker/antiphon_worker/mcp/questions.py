@@ -7,7 +7,7 @@ turn. Any worker then repeats the call with the answers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from mcp_types import (
@@ -23,11 +23,10 @@ from pydantic import ValidationError
 from antiphon.errors import EventTimeout, ToolRaised
 from antiphon.tools import Context
 from antiphon.tools.durable import LONGEST_SLEEP
-from antiphon_worker.loop.durable import Durable
+from antiphon_worker.loop.durable import Durable, durable_of
 from antiphon_worker.mcp.credentials import Credentials
 from antiphon_worker.mcp.task_models import NewTask
 
-MOST_ROUNDS = 16
 QUESTIONS = "questions"
 """The name of the step that keeps what a call has been asked, or the task that it has begun."""
 
@@ -47,12 +46,6 @@ class Pending(Struct):
 
 
 NO_ANSWERS = Answers()
-
-
-def durable_of(context: Context) -> Durable | None:
-    """Return the journal of a call, which no call outside of a turn has."""
-    call = context._call  # pyright: ignore[reportPrivateUsage]
-    return cast("Durable | None", call and call.durable)
 
 
 def noted(asked: InputRequiredResult | NewTask, credentials: Credentials) -> dict[str, Any]:

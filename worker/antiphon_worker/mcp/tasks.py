@@ -19,9 +19,10 @@ from pydantic import ValidationError
 from antiphon.errors import ToolRaised
 from antiphon.model import File, Image, Text
 from antiphon.tools import Context
+from antiphon_worker.loop.durable import durable_of
 from antiphon_worker.loop.steps import DurableResult, JournalEntry
 from antiphon_worker.mcp.connection import Connection, Unreachable
-from antiphon_worker.mcp.questions import QUESTIONS, Pending, ask, durable_of, questions_of
+from antiphon_worker.mcp.questions import QUESTIONS, Pending, ask, questions_of
 from antiphon_worker.mcp.task_models import TaskParams, TaskRequest, TaskState
 from antiphon_worker.mcp.tools import content_of
 

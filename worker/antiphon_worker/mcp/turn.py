@@ -13,18 +13,11 @@ from antiphon.errors import InvalidTool, ToolError, ToolRaised
 from antiphon.mcp import BETWEEN, MCP, Requester, check_no_shadow, server_of
 from antiphon.model import Message
 from antiphon.tools import Context, Tool
+from antiphon_worker.loop.durable import MOST_ROUNDS, durable_of
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import JournalEntry, steps_of
 from antiphon_worker.mcp.connection import Connection
-from antiphon_worker.mcp.questions import (
-    MOST_ROUNDS,
-    NO_ANSWERS,
-    Answers,
-    Pending,
-    answers_to,
-    durable_of,
-    noted,
-)
+from antiphon_worker.mcp.questions import NO_ANSWERS, Answers, Pending, answers_to, noted
 from antiphon_worker.mcp.resources import resource_tools
 from antiphon_worker.mcp.servers import server
 from antiphon_worker.mcp.task_models import NewTask

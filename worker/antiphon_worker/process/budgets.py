@@ -113,15 +113,16 @@ class Budgets:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Look once. Raises ``StoreError``, but not for a cell that is away: that may have budgets of any scope."""
-        await asyncio.gather(*(self._look_at(cell) for cell in self._cells if cell.has_disk))
+        """Look once. Raises ``StoreError``, but not where a cell is away: the others have the same budgets."""
+        cells = [cell for cell in self._cells if cell.has_disk]
+        await asyncio.gather(*map(self._look_at, cells))
+        if cells and not self._found:
+            raise StoreUnavailable("No cell has said which budgets are stored.")
         self._stored = frozenset[str]().union(*self._found.values())
 
     async def _look_at(self, cell: Cell) -> None:
-        try:
+        with suppress(StoreUnavailable):
             self._found[cell.name] = frozenset(await scopes_with_budgets(cell, BUDGET_SCOPES))
-        except StoreUnavailable:
-            self._found.setdefault(cell.name, frozenset(BUDGET_SCOPES))
 
     async def charged(
         self,
