@@ -63,5 +63,7 @@ def test_the_figures_are_those_of_the_code():
     assert f"or after {methods.BLOCK_SECONDS:g} s;" in PAGE
     assert f"among the {listing.MOST_LOOKED_AT:,} newest turns" in PAGE
     assert f"more than\n  {LIMITS.a2a_bytes // 2**20} MiB" in PAGE
+    assert PAGE.count(f"{LIMITS.a2a_values:,} JSON values") == 2
+    assert f"at most {LIMITS.step_bytes // 2**20} MiB" in PAGE
     assert f"asked after {a2a.SHORTEST_PAUSE:g}, 1, 2 … {a2a.LONGEST_PAUSE:g} s" in PAGE
     assert a2a.RETRIES == 2

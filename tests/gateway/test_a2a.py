@@ -20,7 +20,7 @@ from google.protobuf.struct_pb2 import Value
 from support.a2a_clients import BINDINGS, Follower, a2a_client, answer, followed, said, sent
 from support.clients import running
 from support.ensemble import open_ensemble, signal_process
-from support.eventually import wait_until_async
+from support.eventually import patience, wait_until_async
 from support.gateway import keys, open_gateway, stand
 from support.here import running_worker
 from support.stage import FIRST_WORDS
@@ -564,7 +564,7 @@ WRONG = {  # the body, the code of JSON-RPC
     "no id of a task": ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}}, -32602),
     "an odd id": ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "../\u0000'; --"}}, -32001),
     "a long id": ({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x" * 100_000}}, -32001),
-    "deep JSON": (b'{"a":' * 50_000, -32700),
+    "deep JSON": (b'{"a":' * 50_000, -32700), "half a character": (b'{"id": "\\ud800"}', -32700),
 }  # fmt: skip
 
 
@@ -616,6 +616,8 @@ WRONG_MESSAGES = {  # fields of the message, the reason
         "INVALID_MESSAGE",
     ),
     "an unknown task": ({"taskId": "none"}, "TASK_NOT_FOUND"),
+    "a number beyond all numbers": ({"parts": [{"data": 10**400}]}, PARAMS),
+    "metadata beyond all numbers": ({"metadata": {"a": 10**400}}, PARAMS),
 }
 
 
@@ -639,8 +641,15 @@ async def test_metadata_and_arguments_of_any_shape_break_no_task(redis_url):
         """Keep."""
         return "kept"
 
-    app = App([Agent(script(tool_call("keep", tree=deep), repeat=True), "any", name="keeper", tools=[keep])])
-    odd = ["x", {"metadata": 5}, {"messageId": 5}, {"metadata": deep | {"b": [deep] * 3}}]
+    call = tool_call("keep", tree=deep | {"large": 10**400})
+    app = App([Agent(script(call, repeat=True), "any", name="keeper", tools=[keep])])
+    odd = [
+        "x",
+        {"metadata": {"large": 10**400}},
+        {"metadata": 5},
+        {"messageId": 5},
+        {"metadata": deep | {"b": [deep] * 3}},
+    ]
     async with (
         running_worker(redis_url, app), open_gateway(redis_url, a2a=[A2AAgent("keeper")]) as (api, _),
         a2a_client(f"{api.url}/a2a/keeper") as client,
@@ -661,6 +670,37 @@ async def test_metadata_and_arguments_of_any_shape_break_no_task(redis_url):
         assert {one.id for one in (await client.list_tasks(pb.ListTasksRequest())).tasks} == {*turns}
         for turn in turns:
             await client.cancel_task(pb.CancelTaskRequest(id=turn))
+
+
+@pytest.mark.parametrize("path", ["", "/message:send"])
+@pytest.mark.parametrize("value", ['{"text":"a"}', "{}", '{"data":[[],{}]}'])
+async def test_a_message_of_very_many_values_is_refused_before_they_are_read(redis_url, path, value):
+    """The package of the protocol would take minutes, and nobody else would be served in the meantime."""
+    parts = ",".join([value] * 200_000)
+    body = f'{{"message":{{"messageId":"m","role":"ROLE_USER","parts":[{parts}]}}}}'
+    if not path:
+        body = f'{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{body}}}'
+    async with open_gateway(redis_url, a2a=[STAGE]) as (api, _):
+        found = await asyncio.wait_for(
+            api.http.post(f"/a2a/stage{path}", content=body, headers=SPOKEN), timeout=patience(5)
+        )
+        assert "exceeds the limit a2a_values" in found.json()["error"]["message"]
+
+
+async def test_a_message_that_decides_a_call_twice_decides_nothing(redis_url):
+    payer = Agent(script(tool_call("pay", amount=1), "Paid."), "any", name="payer", tools=[pay])
+    async with (
+        running_worker(redis_url, App([payer])), open_gateway(redis_url, a2a=[A2AAgent("payer")]) as (api, _),
+        a2a_client(f"{api.url}/a2a/payer") as client,
+    ):  # fmt: skip
+        task = await sent(client, said("Go."))
+        [call] = plain(task.status.message.parts[1].data)["calls"]
+        both = [{"callId": call["callId"], "approved": one} for one in (False, True)]
+        for parts in ([data_part({"decisions": both})], [data_part({"decisions": [one]}) for one in both]):
+            with pytest.raises(InvalidParamsError, match="is decided twice"):
+                await sent(client, said(parts=parts, task_id=task.id))
+        assert not (await api.get(f"/turns/{task.id}")).get("decisions")
+        assert answer(await sent(client, said("approve", task_id=task.id))) == "Paid."
 
 
 async def test_an_agent_of_texts_takes_answers_as_data_and_no_files_of_an_unknown_type(redis_url):

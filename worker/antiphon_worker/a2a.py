@@ -19,12 +19,12 @@ import msgspec
 from a2a.client import A2ACardResolver, A2AClientError, Client, ClientConfig, ClientFactory
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.struct_pb2 import Value
 
 from antiphon.a2a import RemoteAgent
-from antiphon.errors import EventTimeout, StepFailed, ToolError, ToolRaised
-from antiphon.input.limits import LIMITS
+from antiphon.errors import EventTimeout, LimitReached, StepFailed, ToolError, ToolRaised
+from antiphon.input.limits import LIMITS, check_values
 from antiphon.mcp import Requester
 from antiphon.model import File, Image, Text
 from antiphon.tools import Context, Tool
@@ -50,7 +50,16 @@ RETRIES = 2
 MOST_FAILURES = 5
 """So often in a row a task may not be readable."""
 MOST_TEXT = 500
-_FAILURES = (A2AError, A2AClientError, httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError)
+LONGEST_ID = 1_000
+"""Of a task, in characters."""
+STEP_MARGIN = 1024
+LONGEST_EVENT = 256 * 1024
+"""Of a stream, in bytes. If it is longer, the task is read instead."""
+EVENTS = "text/event-stream"
+_FAILURES = (
+    A2AError, A2AClientError, httpx.HTTPError, httpx.InvalidURL, ParseError, ValueError, TypeError, KeyError,
+    AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 QUESTION = {
     "type": "object",
     "properties": {"answer": {"type": "string"}, "data": {"description": "An answer as data."}},
@@ -84,12 +93,16 @@ class _Call:
         self._remote, self._requester, self._context = remote, requester, context
         self._credentials = Credentials(remote)
         self._card: pb.AgentCard | None = None
+        self._until = 0.0  # which the clock of the loop shows when the time limit has passed
 
     async def answer(self, task: str) -> Any:
         """Return the content of the answer. Raises ``ToolError``."""
+        self._begin_time()
         begun = await self._step("send", self._send, [pb.Part(text=task)], self._context.key, "")
         if "content" in begun:
             return _content(begun["content"])
+        if "error" in begun:
+            raise ToolRaised(begun["error"])
         durable, answered = durable_of(self._context), ""
         for number in range(1, MOST_ROUNDS + 1):
             found = None
@@ -99,9 +112,16 @@ class _Call:
                     return self._outcome(found)
             asked = await self._step("question", self._question, found)
             given, answered = await self._asked(asked["message"], begun["task"]), asked["id"]
+            self._begin_time()
             key = f"{self._context.key}.{number}"
             await self._step("answer", self._send, given, key, begun["task"])
         raise ToolRaised(f"{self._remote.name} asked for input {MOST_ROUNDS} times.")
+
+    def _begin_time(self) -> None:
+        self._until = asyncio.get_running_loop().time() + self._remote.seconds
+
+    def _late(self) -> str:
+        return f"{self._remote.name} did not answer within {self._remote.seconds:g} s"
 
     async def _step(self, name: str, *what: Any) -> Any:
         try:
@@ -141,12 +161,25 @@ class _Call:
             message.context_id = self._context.key
         asked = pb.SendMessageRequest(message=message)
         asked.configuration.return_immediately = True
-        async with self._client() as client:
-            async for found in client.send_message(asked):
-                if found.HasField("message"):
-                    return {"content": self._parts(found.message.parts)}
-                return {"task": self._id(found.task.id)}
+        try:
+            async with asyncio.timeout_at(self._until), self._client() as client:
+                async for found in client.send_message(asked):
+                    if found.HasField("message"):
+                        return self._said(found.message)
+                    return {"task": self._id(found.task.id)}
+        except TimeoutError:
+            raise ToolRaised(f"{self._late()}.") from None
         raise ToolRaised(f"{self._remote.name} did not answer.")
+
+    def _said(self, message: pb.Message) -> dict[str, Any]:
+        """Return what the journal keeps of a message. One that it cannot keep is not asked for again."""
+        content = self._parts(message.parts)
+        if len(msgspec.json.encode(content)) > LIMITS.step_bytes - STEP_MARGIN:
+            most = (
+                f"a message of an agent has at most {LIMITS.step_bytes} bytes, an artifact {LIMITS.a2a_bytes}"
+            )
+            return {"error": f"The answer of {self._remote.name} is too large: {most}."}
+        return {"content": content}
 
     async def _in_time(self, task: str, answered: str) -> pb.Task:
         """Return a task when it has stopped, but not at the question that is answered.
@@ -154,24 +187,21 @@ class _Call:
         One that takes too long is cancelled.
         """
         try:
-            async with asyncio.timeout(self._remote.seconds):
+            async with asyncio.timeout_at(self._until):
                 return await self._stopped(task, answered)
         except TimeoutError:
             await self.cancel(task)
-            raise ToolRaised(
-                f"{self._remote.name} did not answer within {self._remote.seconds:g} s; "
-                "it was asked to cancel its task."
-            ) from None
+            raise ToolRaised(f"{self._late()}; it was asked to cancel its task.") from None
 
     async def _stopped(self, task: str, answered: str) -> pb.Task:
         pause, failures = SHORTEST_PAUSE, 0
         while True:
             try:
                 async with self._client(streaming=True) as client:
-                    found = await client.get_task(pb.GetTaskRequest(id=task))
+                    found = await self._read(client, task)
                     if not self._has_stopped(found, answered):
                         await self._follow(client, task)
-                        found = await client.get_task(pb.GetTaskRequest(id=task))
+                        found = await self._read(client, task)
                 failures = 0
                 if self._has_stopped(found, answered):
                     return found
@@ -181,6 +211,12 @@ class _Call:
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _read(self, client: Client, task: str) -> pb.Task:
+        found = await client.get_task(pb.GetTaskRequest(id=task))
+        if found.id != task:
+            raise ToolRaised(f"{self._remote.name} returns another task than the one that was asked for.")
+        return found
 
     def _has_stopped(self, task: pb.Task, answered: str) -> bool:
         """Return whether a task has stopped. An agent may show a question for a while after it was answered."""
@@ -194,7 +230,7 @@ class _Call:
         try:
             async for update in client.subscribe(pb.SubscribeToTaskRequest(id=task)):
                 status = update.status_update.status
-                if update.HasField("status_update"):
+                if update.HasField("status_update") and update.status_update.task_id in ("", task):
                     if said := self._text(_text(status.message.parts)):
                         self._context.progress(said)
                     if status.state in STOPPED:
@@ -222,7 +258,12 @@ class _Call:
         return self._text(task.status.message.message_id or task.status.timestamp.ToJsonString())
 
     def _id(self, task: str) -> str:
-        """Return the id of a task, which the journal keeps. Raises ``ToolRaised`` for credentials."""
+        """Return the id of a task, which the journal keeps. Raises ``ToolRaised`` for one that cannot be used."""
+        if not 0 < len(task) <= LONGEST_ID:
+            raise ToolRaised(
+                f"{self._remote.name} returns a task whose id has {len(task)} characters: "
+                f"1 to {LONGEST_ID} are expected."
+            )
         if self._credentials.out_of(task) != task:
             raise ToolRaised(f"{self._remote.name} repeats credentials in the id of its task.")
         return task
@@ -311,7 +352,7 @@ def _plain(part: pb.Part) -> dict[str, Any]:
             return {"text": msgspec.json.encode(MessageToDict(part.data)).decode()}
         case "url":
             return {"text": f"{part.filename or 'File'}: {part.url}"}
-        case "raw":
+        case "raw" if part.raw:
             return {
                 "data": b64encode(part.raw).decode(), "media_type": part.media_type or None,
                 "name": part.filename or None,
@@ -342,7 +383,10 @@ def _trusted() -> ssl.SSLContext:
 
 
 class _Limited(httpx.AsyncBaseTransport):
-    """Limits the bytes of each answer. A compressed one, whose size shows only later, is refused."""
+    """Limits the bytes and the values of each answer, because reading millions of values would stop all other turns.
+
+    A compressed one, whose size shows only later, is refused.
+    """
 
     def __init__(self, network: httpx.AsyncBaseTransport) -> None:
         self._network = network
@@ -353,25 +397,50 @@ class _Limited(httpx.AsyncBaseTransport):
             await response.aclose()
             raise httpx.DecodingError("an answer is compressed, which was not asked for")
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _LimitedStream(response.stream)
+        streamed = request.headers.get("accept") == EVENTS and EVENTS in response.headers.get(
+            "content-type", ""
+        )
+        response.stream = _LimitedStream(response.stream, LONGEST_EVENT if streamed else LIMITS.a2a_bytes)
+        if response.is_success and not streamed:
+            response.stream = httpx.ByteStream(await _read_json(response.stream))
         return response
 
     async def aclose(self) -> None:
         await self._network.aclose()
 
 
-class _LimitedStream(httpx.AsyncByteStream):
-    """Ends with an error after so many bytes."""
+async def _read_json(stream: httpx.AsyncByteStream) -> bytes:
+    """Return the body of an answer. Raises ``httpx.DecodingError`` if it is not JSON, or has too many values."""
+    try:
+        body = b"".join([chunk async for chunk in stream])
+    finally:
+        await stream.aclose()
+    try:
+        check_values("a2a_values", msgspec.json.decode(body), "The values of an answer")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        raise httpx.DecodingError(f"an answer is not JSON that can be read: {exc}") from None
+    except LimitReached as exc:
+        raise httpx.DecodingError(exc.message) from None
+    return body
 
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream = stream
+
+class _LimitedStream(httpx.AsyncByteStream):
+    """Ends with an error after so many bytes, in total and (to a chunk) without the end of an event."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, most: int) -> None:
+        self._stream, self._most = stream, most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = LIMITS.a2a_bytes
+        left, event, last = LIMITS.a2a_bytes, 0, b""
         async for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
                 raise httpx.ReadError(f"an answer has more than {LIMITS.a2a_bytes} bytes")
+            last = last[-3:] + chunk
+            end = max(last.rfind(b"\n\n"), last.rfind(b"\r\n\r\n"))
+            event = event + len(chunk) if end < 0 else len(last) - end
+            if event > self._most:
+                raise httpx.ReadError(f"an event has more than {self._most} bytes")
             yield chunk
 
     async def aclose(self) -> None:

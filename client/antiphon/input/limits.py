@@ -67,6 +67,7 @@ class Limits:
         64 * 1024, "one tool of an MCP server: its name, description and schema; a larger one is left out"
     )
     a2a_bytes: int = _limit(4 * 1024 * 1024, "one answer or stream of a remote agent (A2A)")
+    a2a_values: int = _limit(50_000, "values in the JSON of one message of A2A, in either direction")
     mcp_resources: int = _limit(256, "resources that an MCP server lists to a model; the others are left out")
     mcp_prompts: int = _limit(256, "prompts of one MCP server; the others are left out")
     fallbacks: int = _limit(16, "models that an agent names as fallbacks")
@@ -104,6 +105,14 @@ def check_depth(value: Any, what: str) -> None:
     while level := [one for each in level for one in _within(each)]:
         depth += 1
         check_size("json_depth", depth, what)
+
+
+def check_values(limit: str, value: Any, what: str, way_out: str = "") -> None:
+    """Raise ``LimitReached`` for more lists, dictionaries and plain values than this limit."""
+    level, count = [value], 1
+    while level := [one for each in level for one in _within(each)]:
+        count += len(level)
+        check_size(limit, count, what, way_out)
 
 
 def check_plain(name: str, values: dict[str, Any]) -> None:

@@ -43,9 +43,19 @@ def read_answers(
                 found.events |= _answers(waits.waits, cast("dict[str, Any]", given), given_before)
             case _:
                 rest.append(part)
+    _check_once(found.decisions)
     if not found.decisions and not found.events:
         return _only(waits, rest, by)
     return found
+
+
+def _check_once(decisions: Sequence[Decision]) -> None:
+    """Raise ``InvalidParamsError`` for a second decision about a call: only one of them could count."""
+    seen = set[str]()
+    for one in decisions:
+        if one.call_id in seen:
+            raise InvalidParamsError(f"The call {one.call_id[:100]!r} is decided twice: decide it once.")
+        seen.add(one.call_id)
 
 
 def _decision(

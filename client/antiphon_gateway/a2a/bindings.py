@@ -22,6 +22,7 @@ from google.protobuf.message import Message as Proto
 from starlette.responses import Response
 
 from antiphon.errors import AgentError
+from antiphon.input.limits import check_values
 from antiphon_gateway.a2a.card import VERSION, card_of, written_card
 from antiphon_gateway.a2a.errors import ErrorBody, rpc_error
 from antiphon_gateway.a2a.methods import Methods, Update
@@ -155,7 +156,7 @@ class Binding:
                 raise AssertionError(method)
 
     async def _json(self, error: type[JSONParseError | InvalidRequestError]) -> Any:
-        """Return the body's JSON. Raises ``Refused``, and ``error`` if it is none."""
+        """Return the body's JSON. Raises ``Refused``, ``LimitReached``, and ``error`` if it is none."""
         request, most = self._call.request, self._call.services.limits.body_bytes
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("application/json", A2A_JSON_MEDIA_TYPE):
@@ -164,9 +165,12 @@ class Binding:
             )
         coding = request.headers.get("content-encoding", "identity").strip().lower()
         try:
-            return msgspec.json.decode(unpacked(await read_bytes(request, most), coding, most))
+            found = msgspec.json.decode(unpacked(await read_bytes(request, most), coding, most))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
             raise error(f"The body is not JSON: {exc}.") from None
+        # The package of the protocol takes minutes for millions of values, in which the gateway serves nobody.
+        check_values("a2a_values", found, "The values of the body", "Send large data as a text or a file.")
+        return found
 
     def _check_version(self) -> None:
         """Raise ``VersionNotSupportedError`` unless the client speaks a version 1. Without the header it speaks 0.3."""
@@ -207,7 +211,7 @@ def _check_status(asked: Proto, fields: Mapping[str, Any]) -> None:
 def _parsed(parse: Callable[[], Any]) -> None:
     try:
         parse()
-    except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+    except (ParseError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
         raise InvalidParamsError(f"The parameters are not valid: {str(exc)[:MOST_SHOWN]}") from None
 
 

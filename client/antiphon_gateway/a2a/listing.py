@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error
+from bisect import insort
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -34,17 +35,21 @@ async def list_tasks(
     size, history = _size(asked), history_length(asked)
     after = _place(asked.page_token) if asked.page_token else None
     since = asked.status_timestamp_after.ToMilliseconds() if asked.HasField("status_timestamp_after") else 0
-    found = [
-        info async for info in _turns(call, asked.context_id)
-        if info.agent == agent.name and asked.status in (pb.TASK_STATE_UNSPECIFIED, state_of(info))
-        and changed_at(info) >= since
-    ]  # fmt: skip
-    found.sort(key=_key, reverse=True)
-    rest = [info for info in found if after is None or _key(info) < after]
-    page = rest[:size]
+    total, newest = 0, list[TurnInfo]()  # the page and one more: a turn may have megabytes of messages
+    async for info in _turns(call, asked.context_id):
+        if (
+            info.agent != agent.name or asked.status not in (pb.TASK_STATE_UNSPECIFIED, state_of(info))
+            or changed_at(info) < since
+        ):  # fmt: skip
+            continue
+        total += 1
+        if after is None or _key(info) < after:
+            insort(newest, info, key=_key)
+            del newest[: -size - 1]
+    page = newest[: -size - 1 : -1]
     tasks = [task_of(one, address(one), history=history, artifacts=asked.include_artifacts) for one in page]
-    token = _token(page[-1]) if len(rest) > size else ""
-    return pb.ListTasksResponse(tasks=tasks, next_page_token=token, page_size=size, total_size=len(found))
+    token = _token(page[-1]) if len(newest) > size else ""
+    return pb.ListTasksResponse(tasks=tasks, next_page_token=token, page_size=size, total_size=total)
 
 
 async def _turns(call: Call[Any, Any], context: str) -> AsyncGenerator[TurnInfo]:

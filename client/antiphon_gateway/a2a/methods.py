@@ -14,7 +14,6 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.empty_pb2 import Empty
 
 from antiphon.errors import (
@@ -180,7 +179,6 @@ class Methods:
     async def _sent(self, asked: pb.SendMessageRequest) -> Sent:
         """Return the turn of a message: a new one, one that continues, or that of the same message before."""
         self._call.caller.check_right("write")
-        validate_proto_required_fields(asked)
         message = asked.message
         if message.role != pb.ROLE_USER:
             raise InvalidParamsError("A message to an agent has the role ROLE_USER.")

@@ -123,7 +123,7 @@ def filled(value: Any, into: T) -> T | None:
         return None
     try:
         return ParseDict(value, into)
-    except (ParseError, ValueError, TypeError, AttributeError, RecursionError):
+    except (ParseError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
