@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from antiphon.errors import CorruptRecord, SessionNotFound, StoreError
+from antiphon.errors import CorruptRecord, SessionNotFound
 from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.input.values import SessionWord
 from antiphon.model import Status
@@ -27,11 +25,8 @@ from antiphon.wire.suspension import SuspendedTurn, suspended_turns
 
 T = TypeVar("T")
 
-log = logging.getLogger("antiphon.unserved")
 
 PAGE = 100
-FIRST_LOOK_SECONDS = 3.0
-LOOK_SECONDS = 30.0
 ARCHIVED = 0
 """The place of sessions that live in the archive alone: behind all that live in Redis."""
 LISTED = ListedFields.__struct_fields__
@@ -137,24 +132,6 @@ async def list_turns(
         for turn, found in zip(some, await inspection.statuses(cell, some), strict=True):
             if found and (status is None or found == status):
                 yield turn
-
-
-async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
-    """Check now and then, until cancelled, whether a worker serves the turn's queue; log one warning if none does.
-
-    The turn stays in its queue, because a worker may start later.
-    """
-    pause = FIRST_LOOK_SECONDS
-    while True:
-        await asyncio.sleep(pause)
-        pause = LOOK_SECONDS
-        try:
-            complaint = await inspection.unserved(cell, turn_id)
-        except StoreError:
-            continue  # the caller learns of it in other ways
-        if complaint:
-            log.warning("%s", complaint, extra={"action": "turn_unserved", "turn": turn_id})
-            return
 
 
 async def _of_cell(

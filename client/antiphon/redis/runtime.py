@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -22,12 +22,13 @@ from antiphon.redis.connections import Connections
 from antiphon.redis.edits import Edits, Found
 from antiphon.redis.files import SessionFiles, is_unfilled
 from antiphon.redis.forks import fork_in_redis
-from antiphon.redis.listing import list_sessions, warn_if_unserved
+from antiphon.redis.listing import list_sessions
 from antiphon.redis.recording import kept_turns, record_session
 from antiphon.redis.sent_events import send_event
 from antiphon.redis.trees import decide_in_tree, graph_of
 from antiphon.redis.turn import AsyncTurn, error_of
 from antiphon.redis.turn_records import read_page
+from antiphon.redis.unserved import watched
 from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.runtime import (
     DelayedTurn,
@@ -78,16 +79,13 @@ class RedisRuntime:
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[Event, None]:
         await self._check_others_turn(session)
         turn, ended = await self._submit_owned(session, work), None
-        watching = self._watching(session, turn.id)
         try:
-            async with aclosing(turn.stream()) as events:
-                async for event in events:
-                    if event.type == "turn_started":
-                        watching.cancel()
-                    ended = event if event.terminal else None
-                    yield event
+            with await self._watched(session, turn.id):
+                async with aclosing(turn.stream()) as events:
+                    async for event in events:
+                        ended = event if event.terminal else None
+                        yield event
         finally:
-            watching.cancel()
             if ended is None:
                 await self._roll_back(session, turn)
         if isinstance(ended, TurnFailedEvent):
@@ -302,13 +300,9 @@ class RedisRuntime:
             await _ended(turn, ROLL_BACK_SECONDS)
             await (await self._edits(session)).withdraw(turn.id)
 
-    def _watching(self, session: SessionRef, turn_id: TurnId) -> asyncio.Future[None]:
-        """Warn if no worker takes the turn, until this is cancelled."""
-
-        async def watch() -> None:
-            await warn_if_unserved(await self._cell(session), turn_id)
-
-        return asyncio.create_task(watch())
+    async def _watched(self, session: SessionRef, turn_id: TurnId) -> AbstractContextManager[None]:
+        """Within the context, warn if no worker takes the turn."""
+        return watched(await self._cell(session), turn_id)
 
     async def _cell(self, session: SessionRef) -> Cell:
         return (await self._connected(session.store)).cell_of_session(session.id)

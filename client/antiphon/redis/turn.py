@@ -35,6 +35,7 @@ from antiphon.redis.recording import record_turn, requests_of
 from antiphon.redis.subscription import Subscription, TurnEvents
 from antiphon.redis.trees import decide_in_tree, info_of, tree_of
 from antiphon.redis.turn_records import response_of, runs_of, service_of
+from antiphon.redis.unserved import watched
 from antiphon.redis.variants import read_variants, start_variants
 from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.turn_info import TurnInfo, TurnRun, TurnTree
@@ -153,7 +154,8 @@ class AsyncTurn:
             await self._check_others_turn()
         try:
             async with asyncio.timeout(seconds):
-                record = await self.ended()
+                with watched(self._connections.cell_of_turn(self.id), self.id):
+                    record = await self.ended()
                 if into := record.fields.get("steered_into"):
                     other = AsyncTurn(self._connections, TurnId(text_of(into)), self.session_id)
                     return await other.result()

@@ -1,14 +1,16 @@
 """Which queue a turn goes to, what of it a session keeps, and what is said where no worker serves it."""
 
+import asyncio
 import logging
 
 import pytest
 from redis import Redis
-from support.eventually import wait_until
+from support.eventually import wait_until, wait_until_async
 
 from antiphon import Agent, Client, Session
+from antiphon.client import AsyncClient
 from antiphon.errors import CorruptRecord, UsageError
-from antiphon.redis import listing
+from antiphon.redis import unserved
 from antiphon.session.runtime import local_runtime
 
 
@@ -139,7 +141,7 @@ def test_what_cannot_be_a_queue_is_refused_where_it_is_given(runtime, bad):
 
 
 def test_who_waits_for_a_queue_that_nobody_serves_is_told_so(workers_runtime, monkeypatch, caplog):
-    monkeypatch.setattr(listing, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(unserved, "FIRST_LOOK_SECONDS", 0.01)
     session = workers_runtime.agent().session("s", queue="nobody")
     caplog.set_level(logging.WARNING, "antiphon.unserved")
     with session.stream("1") as events:
@@ -151,18 +153,30 @@ def test_who_waits_for_a_queue_that_nobody_serves_is_told_so(workers_runtime, mo
     assert session.status().state == "idle"
 
 
+async def test_who_waits_for_the_result_of_such_a_turn_is_told_so(redis_url, monkeypatch, caplog):
+    monkeypatch.setattr(unserved, "FIRST_LOOK_SECONDS", 0.01)
+    async with AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "Hi", agent="a", queue="nobody")
+        waiting = asyncio.create_task(turn.result())
+        await wait_until_async(lambda: caplog.messages, description="the warning")
+        assert "antiphon worker --queues nobody" in caplog.text
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await turn.cancel()
+
+
 def test_who_waits_behind_another_turn_is_not_told_so(workers_runtime, monkeypatch, caplog):
-    monkeypatch.setattr(listing, "FIRST_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(listing, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(unserved, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(unserved, "LOOK_SECONDS", 0.01)
     agent = workers_runtime.agent()
     looks = []
-    ask = listing.inspection.unserved
+    ask = unserved.inspection.unserved
 
     async def asked(*arguments):
         looks.append(await ask(*arguments))
         return looks[-1]
 
-    monkeypatch.setattr(listing.inspection, "unserved", asked)
+    monkeypatch.setattr(unserved.inspection, "unserved", asked)
     first = agent.session("s").submit("1", queue="nobody")
     with agent.session("s").stream("2", queue="nobody") as events:
         assert next(events).type == "turn_queued"

@@ -162,7 +162,8 @@ async def test_nobody_looks_for_the_worker_of_a_turn_of_this_process(monkeypatch
     async def look(cell, turn_id):
         looked.append(turn_id)
 
-    monkeypatch.setattr("antiphon.redis.runtime.warn_if_unserved", look)
+    monkeypatch.setattr("antiphon.redis.unserved.FIRST_LOOK_SECONDS", 0)
+    monkeypatch.setattr("antiphon.redis.unserved.warn_if_unserved", look)
     go_on = asyncio.Event()
 
     @tool

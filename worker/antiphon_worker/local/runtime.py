@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -45,6 +45,7 @@ from antiphon_worker.providers.registry import BUILT_IN
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 RECENT_STORES = 32
+_UNWATCHED = nullcontext()
 
 
 class MemoryConnections(Connections):
@@ -165,9 +166,9 @@ class LocalRuntime(RedisRuntime):
             raise TurnNotFound(session_id=session.id, turn_id=turn_id)
         return AsyncTurn(await self._connected(session.store), turn_id, session.id)
 
-    def _watching(self, session: SessionRef, turn_id: TurnId) -> asyncio.Future[None]:
+    async def _watched(self, session: SessionRef, turn_id: TurnId) -> AbstractContextManager[None]:
         """Turns of this process wait for no worker."""
-        return asyncio.get_running_loop().create_future()
+        return _UNWATCHED
 
     def _wake(self, cell: MemoryCell, turn: Turn) -> None:
         """Let the turn's server look again. One that has none gets one, on the event loop of the turn's caller."""

@@ -1,0 +1,52 @@
+"""Warns whoever waits for a turn if no worker serves its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from antiphon.errors import StoreError
+from antiphon.input.ids import TurnId
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists import inspection
+
+log = logging.getLogger("antiphon.unserved")
+
+FIRST_LOOK_SECONDS = 3.0
+LOOK_SECONDS = 30.0
+
+
+@contextmanager
+def watched(cell: Cell, turn_id: TurnId) -> Generator[None]:
+    """Within it, log one warning if no worker serves the queue of the turn. A short wait costs no look."""
+    if not cell.has_disk:  # turns of this process wait for no worker
+        yield
+        return
+    loop, looking = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    timer = loop.call_later(
+        FIRST_LOOK_SECONDS, lambda: looking.add(loop.create_task(warn_if_unserved(cell, turn_id)))
+    )
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for task in looking:
+            task.cancel()
+
+
+async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
+    """Check now and then, until cancelled, whether a worker serves the turn's queue; log one warning if none does.
+
+    The turn stays in its queue, because a worker may start later.
+    """
+    while True:
+        try:
+            complaint = await inspection.unserved(cell, turn_id)
+        except StoreError:
+            complaint = ""  # the caller learns of it in other ways
+        if complaint:
+            log.warning("%s", complaint, extra={"action": "turn_unserved", "turn": turn_id})
+            return
+        await asyncio.sleep(LOOK_SECONDS)
