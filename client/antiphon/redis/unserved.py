@@ -1,4 +1,4 @@
-"""Warns whoever waits for a turn if no worker serves its queue."""
+"""A warning for callers that wait for a turn in a queue that no worker serves."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def test_each_cell_has_all_budgets_so_that_one_that_is_away_stops_no_turn_
             await client.budgets("agent", "a").set([Budget(tokens=1)])
         assert await known() == {"agent"}
     assert await known() == {"agent"}
-    with pytest.raises(StoreUnavailable, match="No cell has said"):
+    with pytest.raises(StoreUnavailable, match="cannot be read from any cell"):
         await Budgets(open_cells(f"redis://127.0.0.1:{port}/0", retries=0)).look()
 
 

@@ -117,7 +117,7 @@ class Budgets:
         cells = [cell for cell in self._cells if cell.has_disk]
         await asyncio.gather(*map(self._look_at, cells))
         if cells and not self._found:
-            raise StoreUnavailable("No cell has said which budgets are stored.")
+            raise StoreUnavailable("The stored budgets cannot be read from any cell.")
         self._stored = frozenset[str]().union(*self._found.values())
 
     async def _look_at(self, cell: Cell) -> None:
