@@ -56,3 +56,12 @@ def test_several_cells_are_split_at_commas_but_sentinel_hosts_are_not():
         {}, {"ANTIPHON_REDIS_URL": "redis+sentinel://h1,h2:26380/main/0,redis://b:6379/1"}
     )
     assert settings.redis_urls == ["redis+sentinel://h1,h2:26380/main/0", "redis://b:6379/1"]
+
+
+def test_a_worker_of_a_part_of_a_cluster_knows_all_cells():
+    part = Settings(redis_url="redis+cluster://h:1?cells=4&cell=1-2", durability="replicated")
+    part.check()
+    assert [url.rpartition("=")[2] for url in part.redis_urls] == ["1", "2"]
+    assert [url.rpartition("=")[2] for url in part.cell_urls] == ["0", "1", "2", "3"]
+    beside = Settings(redis_url="redis://i:1?names=cell-0,redis+cluster://h:1?cells=4&cell=1-3")
+    assert beside.cell_urls == beside.redis_urls

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from antiphon.input.ids import check_queue
 from antiphon.settings import ABOVE_ZERO, CommandSettings, Rule, at_least, one_of, setting
+from antiphon.wire.connection.cluster import without_cell
 from antiphon.wire.connection.open import cell_urls, redact, server_urls, with_durability
 from antiphon.wire.connection.replicated import REPLICATED
 from antiphon.wire.keys import PREFIX
@@ -139,12 +140,14 @@ class Settings(CommandSettings):
 
     @property
     def cell_urls(self) -> list[str]:
-        """Return one URL for each cell of the deployment that this worker knows."""
-        return [
-            cell
-            for url in server_urls(self.cells or self.redis_url)
-            for cell in cell_urls(self.promised(url))
-        ]
+        """Return one URL for each cell of the deployment that this worker knows.
+
+        Without ``cells``, the URL of a part of a cluster names the whole cluster.
+        """
+        urls = server_urls(self.cells or self.redis_url)
+        if not self.cells and len(urls) == 1:
+            urls = [without_cell(urls[0])]
+        return [cell for url in urls for cell in cell_urls(self.promised(url))]
 
     @property
     def promise(self) -> str:

@@ -12,13 +12,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypedDict, Unpack
 
 from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import cell_hash
 from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
-from antiphon.wire.connection.names import in_order
+from antiphon.wire.connection.names import in_order, names_beside, place_of_cell
 from antiphon.wire.connection.open import cell_urls, open_like, open_redis
 from antiphon.wire.keys import PREFIX
 
@@ -66,9 +67,16 @@ class Cells:
         self._cells: dict[str, Cell] = {}
         for cell in cells:
             same = self._cells.setdefault(cell.name, cell)
-            if same is not cell and same.address != cell.address:
-                raise SettingsError(f"{same.address} and {cell.address} have the same name: {cell.name}.")
-        self._numbered = [self._cells[name] for name in in_order([*self._cells])]
+            if same is not cell and place_of_cell(same.redis) != place_of_cell(cell.redis):
+                one, other = place_of_cell(same.redis), place_of_cell(cell.redis)
+                raise SettingsError(f"{one} and {other} have the same name: {cell.name}.")
+        self._names = [*self._cells]
+        """The cells of the whole deployment, as far as the URLs name it."""
+        self._numbered = list[str]()
+        if cells[0].has_disk:  # the cell of this process is the only one
+            clusters = {id(names): names for names in (names_beside(cell.redis) for cell in cells)}.values()
+            self._names = list(dict.fromkeys(chain(self._cells, *clusters)))
+            self._numbered = in_order(self._names)
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -89,20 +97,32 @@ class Cells:
         return self.of_hash(turn_id[:10])
 
     def of_hash(self, session_hash: str) -> Cell:
-        if len(self._cells) == 1:
+        """Return the cell of the sessions with this hash.
+
+        Raises ``UsageError`` if it is on a cluster of which the URL names other cells only.
+        """
+        if len(self._names) == 1:
             return next(iter(self._cells.values()))
+        name = self._name_of_hash(session_hash)
+        if name not in self._cells:
+            raise UsageError(
+                f"This lives on the cell {name}, which cell= in the Redis URL leaves out: give the URL of the whole "
+                "cluster, in a worker in ANTIPHON_CELLS."
+            )
+        return self._cells[name]
+
+    def _name_of_hash(self, session_hash: str) -> str:
         if self._numbered:
             number = int.from_bytes(hashlib.sha256(session_hash.encode()).digest()[:8])
             return self._numbered[number % len(self._numbered)]
-        winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
-        return self._cells[winner]
+        return max(self._names, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
 
     def check_place(self, cell: Cell, session: str, turn_id: str) -> None:
         """Raise ``UsageError`` if readers would look for this session or this turn on another cell."""
-        if len(self._cells) == 1:
+        if len(self._names) == 1:
             return
-        home, here = self.of_session(session).address, cell.address
-        if home != here:
+        home, here = self._name_of_hash(cell_hash(session)), cell.name
+        if home != here and not self._is_at(home, cell):
             raise UsageError(
                 f"The session {session!r} lives on the cell {home}, not on {here}: push its jobs to {home}."
             )
@@ -111,6 +131,11 @@ class Cells:
             raise UsageError(
                 f"With several cells, the id of a job of the session {session!r} must begin with {beginning!r}."
             )
+
+    def _is_at(self, name: str, cell: Cell) -> bool:
+        """Return whether the cell of this name is where another one is: RQ's URLs have no names of cells."""
+        found = self._cells.get(name)
+        return found is not None and place_of_cell(found.redis) == place_of_cell(cell.redis)
 
 
 def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from antiphon.errors import SettingsError, UsageError
 from antiphon.wire.cell import Cell
+from antiphon.wire.connection.cluster import SCHEMES, cell_names
 from antiphon.wire.connection.moved import place_of, prove, same_place, secret_of
 from antiphon.wire.connection.open import cell_urls, open_redis
 from antiphon.wire.moving import MovedCell, Mover
@@ -58,20 +59,29 @@ async def move_cells(
 
 def _moves(sources: list[str], targets: list[str]) -> list[Move]:
     """Return where each cell moves. Raises ``UsageError`` if the new cells would have other sessions."""
-    if len(sources) == len(targets) == 1:
-        return [Move(sources[0], targets[0])]
     old, new = _by_name(sources), _by_name(targets)
-    if len(old) != len(new):
+    before, after = _of_deployment(old), _of_deployment(new)
+    if len(before) == len(after) == 1:
+        return [Move(sources[0], targets[0])]
+    numbers = [(len(before), len(after)), (len(old), len(new))]
+    if differ := next((pair for pair in numbers if pair[0] != pair[1]), None):
         raise UsageError(
-            f"{len(old)} cells cannot move to {len(new)}: the number of cells determines the cell of each session."
+            f"{differ[0]} cells cannot move to {differ[1]}: the number of cells determines the cell of each session. "
+            "Name all cells of the deployment in both places: one that has the same URL in both stays where it is."
         )
-    if old.keys() != new.keys():
+    if old.keys() != new.keys() or {*before} != {*after}:
         raise UsageError(
-            f"The cells {', '.join(old)} cannot become {', '.join(new)}: their names determine the cell of each "
+            f"The cells {', '.join(before)} cannot become {', '.join(after)}: their names determine the cell of each "
             "session. Give the new ones the names of the old ones, as in redis://new:6379/0?names=old:6379/0 or "
             "redis+cluster://new:6379?cells=2&names=a:6379/0,b:6379/0."
         )
     return [Move(url, new[name]) for name, url in old.items()]
+
+
+def _of_deployment(urls: dict[str, str]) -> list[str]:
+    """Return the names of all cells of a deployment: the URL of a part of a cluster has those of the others too."""
+    clusters = [url for url in urls.values() if url.partition("://")[0] in SCHEMES]
+    return list(dict.fromkeys([*urls, *(name for url in clusters for name in cell_names(url))]))
 
 
 def _by_name(urls: list[str]) -> dict[str, str]:

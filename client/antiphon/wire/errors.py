@@ -30,7 +30,7 @@ from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
 from antiphon.wire.connection.cluster import CellsDiffer
-from antiphon.wire.connection.moved import CellMoved
+from antiphon.wire.connection.moved import CellMoved, MarkerDamaged
 from antiphon.wire.connection.replicated import NotReplicatedError
 from antiphon.wire.records import NewTurn
 
@@ -135,7 +135,7 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreUnavailable(f"Redis cannot be reached ({text.rstrip('.') or type(exc).__name__}).")
     if isinstance(exc, NotReplicatedError):
         return NotReplicated(_NOT_REPLICATED.format(text))
-    if isinstance(exc, CellsDiffer | CellMoved):
+    if isinstance(exc, CellsDiffer | CellMoved | MarkerDamaged):
         return StoreUnsupported(text)
     if isinstance(exc, _OF_A_CLUSTER) or "in a cluster node" in text:
         return StoreUnsupported(_CLUSTER)

@@ -25,6 +25,7 @@ from antiphon.errors import StoreUnavailable, StoreUnsupported, UsageError
 from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.changes import Changes
+from antiphon.wire.connection.moved import shown
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.keys import SHARED, Keys
 from antiphon.wire.scripts import load_script
@@ -147,7 +148,7 @@ class Mover:
         there = await self._marker_of(self._target)
         if there and not there.startswith(f"from {self._from} "):
             raise UsageError(
-                f"{self._from} does not have the cell: it moved to {self._to}, whose marker is {there!r}."
+                f"{self._from} does not have the cell: it moved to {self._to}, whose marker is {shown(there)!r}."
             )
         return there
 
@@ -156,11 +157,11 @@ class Mover:
         there = await self._marker_of(self._target)
         place = there.partition(" ")[2].partition(" ")[0]
         if (there and place != self._from) or (not there and await self._has_keys(self._target)):
-            what = f"has the marker {there!r}" if there else "has keys of a deployment"
+            what = f"has the marker {shown(there)!r}" if there else "has keys of a deployment"
             raise UsageError(f"{self._to} {what}: a cell moves only to a place that is empty.")
         away = await self._marker_of(self._source)
         if away:
-            raise UsageError(f"{self._from} does not have the cell: its marker is {away!r}.")
+            raise UsageError(f"{self._from} does not have the cell: its marker is {shown(away)!r}.")
         await self._check_list()
         keys = self._target.keys
         pipe = self._target.redis.pipeline(transaction=True)

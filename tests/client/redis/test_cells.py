@@ -4,8 +4,12 @@ import pytest
 from redis import Redis
 
 from antiphon import Agent, Message
-from antiphon.errors import SessionExists
+from antiphon.errors import SessionExists, UsageError
+from antiphon.input.ids import new_turn_id
+from antiphon.redis.cells import open_cells
 from antiphon.session.runtime import Branch
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
 from antiphon.wire.keys import Keys
 
 HISTORY = [Message.user("hi"), Message.assistant("hello")]
@@ -122,3 +126,14 @@ def found_on(cells):
             if any(redis.exists(Keys().session(name)) for name in NAMES):
                 found.add(number)
     return found
+
+
+def test_a_worker_whose_url_has_no_name_takes_the_jobs_of_its_cell_only():
+    """As RQ's do, which cannot read names."""
+    cells = open_cells(["redis://h:1?names=a", "redis://i:1?names=b"])
+    places = {name: Cell(open_redis(url)) for name, url in (("a", "redis://h:1"), ("b", "redis://i:1"))}
+    for session in NAMES:
+        home = cells.of_session(session).name
+        cells.check_place(places[home], session, new_turn_id(session))
+        with pytest.raises(UsageError, match=f"lives on the cell {home}, not on"):
+            cells.check_place(places["b" if home == "a" else "a"], session, new_turn_id(session))

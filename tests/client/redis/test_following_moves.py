@@ -12,14 +12,18 @@ from support.event_source import EventSource
 from support.eventually import patience, wait_until_async
 from support.gateway import Api, follow
 from support.gateway_process import Stand
+from support.here import running_worker
 from support.network import free_port
 from support.processes import COMMAND
 from support.submitting import SESSIONS, Load
 
+from antiphon import Agent
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import StoreUnavailable, StoreUnsupported
+from antiphon.input.ids import SessionId, cell_hash
 from antiphon.redis.cells import open_cells
 from antiphon.redis.moving import move_cells
+from antiphon.testing import script
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection import following
 from antiphon.wire.connection.moved import (
@@ -32,6 +36,7 @@ from antiphon.wire.connection.moved import (
 )
 from antiphon.wire.connection.open import cell_urls, open_redis
 from antiphon.wire.moving import Mover
+from antiphon_worker.app import App
 
 pytestmark = [pytest.mark.main_path, pytest.mark.own_server, pytest.mark.lasting_keys("ant:*")]
 
@@ -105,6 +110,45 @@ async def test_a_process_of_a_list_does_not_follow_to_a_cluster_without_the_name
             await client.snapshot("s")
 
 
+@pytest.mark.parametrize(
+    ("marker", "wrong"),
+    [
+        ("elsewhere", "`antiphon cells move` does not write"),
+        ("to", "`antiphon cells move` does not write"),
+        (b"to redis://\xff:1\x1b[2J", "`antiphon cells move` does not write"),
+        ("to redis://[:1", "`antiphon cells move` does not write"),
+        (f"to redis://{'h' * 400_000}:1", "`antiphon cells move` does not write"),
+        ("to redis://u:hidden@h:1", "`antiphon cells move` does not write"),
+        ("to redis+cluster://h:1?cells=4&cell=2&password=hidden", "`antiphon cells move` does not write"),
+        ("to http://h:1", "This process cannot use it: .* must begin with redis://"),
+        ("to redis+cluster://h:1?cells=2&names=a", "This process cannot use it: .* names of all 2 cells"),
+        ({"to": "redis://h:1"}, "WRONGTYPE"),
+    ],
+)
+async def test_a_marker_that_no_mover_has_written_stops_each_call_at_once(redis_url, marker, wrong):
+    with Redis.from_url(redis_url) as redis:
+        redis.hset("ant:moved", mapping=marker) if isinstance(marker, dict) else redis.set(
+            "ant:moved", marker
+        )
+    async with AsyncClient(redis_url, retries=0) as client:
+        for call in (client.submit("s", "Hi", agent="a"), anext(client.subscribe("s", 0))):
+            with pytest.raises(StoreUnsupported, match=wrong) as found:
+                await asyncio.wait_for(call, patience(30))
+            assert len(str(found.value)) < 1500
+            assert "hidden" not in str(found.value)
+    with Redis.from_url(redis_url) as redis:
+        assert redis.keys("ant:*") == [b"ant:moved"]
+
+
+async def test_markers_that_lead_in_a_circle_end(redis_url, other):
+    for here, there in ((redis_url, other), (other, redis_url)):
+        with Redis.from_url(here) as redis:
+            redis.set("ant:moved", f"to {there}")
+    async with AsyncClient(redis_url, retries=0) as client:
+        with pytest.raises(StoreUnsupported, match="from place to place without end: delete the one where"):
+            await asyncio.wait_for(client.snapshot("s"), patience(30))
+
+
 async def test_what_a_call_has_begun_at_the_old_place_ends_at_the_new_one(redis_url, other):
     """Commands with names of the old place: of a pipeline, a scan, a channel, a read and a script."""
     async with AsyncClient(redis_url) as client:
@@ -142,6 +186,33 @@ async def left(url):
 
     await wait_until_async(marked, 60, f"the cell has left {url}")
     await cell.redis.aclose()
+
+
+async def test_a_worker_that_has_followed_takes_jobs_of_rq_for_the_sessions_of_its_cell(
+    redis_url, other, cluster
+):
+    listed = [redis_url, other]
+    cells = open_cells(listed)
+    name = cells.of_session("s").name
+    (home,) = (url for url in listed if open_cells(url).of_session("s").name == name)
+    source, target = ",".join(listed), f"{cluster.url(2)}&names={','.join(cell.name for cell in cells)}"
+    app = App(agents=[Agent(script("Hello."), "any", name="a")])
+    async with running_worker(home, app, cells=source), AsyncClient(target) as client:
+        await move(source, target, cells=2)
+        cell, turn = client.connections.cell_of_session(SessionId("s")), f"{cell_hash('s')}-pushed"
+        call = ["antiphon_worker.jobs.run_turn", None, ["s", "Hi", {"agent": "a"}], {}]
+        await cell.redis.hset(cell.keys.of_rq("rq_job", turn), "data", json.dumps(call))
+        await cell.redis.rpush(cell.keys.of_rq("rq_queue", "antiphon"), turn)
+        await cell.ring("antiphon")
+        await wait_until_async(lambda: ended(cell, turn), 30, "the job has ended")
+        assert (await (await client.turn(turn)).result(30)).text == "Hello."
+
+
+async def ended(cell, turn):
+    """Whether a turn of a job exists; raises why the job has failed instead."""
+    if reason := await cell.redis.hget(cell.keys.of_rq("rq_job", turn), "exc_info"):
+        raise AssertionError(reason.decode())
+    return await cell.redis.exists(cell.keys.turn(turn))
 
 
 @pytest.mark.timeout(120)
@@ -344,3 +415,9 @@ def test_a_place_is_opened_with_the_login_and_the_options_of_the_old_one(here, p
     marker = CellMoved(place, prove(secret_of(here), place))
     assert new_url(marker, [], here, "a:1/0") == there
     assert new_url(CellMoved(place), [there], here, "a:1/0") == there
+
+
+def test_a_url_of_some_cells_of_a_cluster_leads_to_the_cell_of_the_name():
+    place = "redis+cluster://b:2?cells=2&names=c:1/0,a:1/0"
+    known = place.replace("//", "//u:p@") + "&cell=0"
+    assert new_url(CellMoved(place), [known], "redis://a:1", "a:1/0") == known.replace("cell=0", "cell=1")

@@ -483,8 +483,11 @@ async def test_a_number_of_cells_does_not_change(redis_url):
         (redis_url, "redis+cluster://h:1?cells=64"),
         ("redis+cluster://h:1?cells=2", "redis+cluster://i:1?cells=4"),
         ("redis://g:1,redis://h:1", "redis://i:1?names=g:1/0"),
+        ("redis+cluster://h:1?cells=4&cell=0-1", "redis+cluster://i:1?cells=2"),
+        ("redis+cluster://h:1?cells=4&cell=2", "redis://i:1?names=cell-2"),
+        (redis_url, "redis+cluster://h:1?cells=4&cell=2"),
     ):
-        with pytest.raises(UsageError, match="cells cannot move to"):
+        with pytest.raises(UsageError, match=r"cells cannot move to .* Name all cells of the deployment"):
             await move(source, target)
     for target in (
         "redis+cluster://i:1?cells=2",
@@ -495,6 +498,9 @@ async def test_a_number_of_cells_does_not_change(redis_url):
             UsageError, match=r"The cells g:1/0, h:1/0 cannot become .* names of the old ones, as in"
         ):
             await move("redis://g:1,redis://h:1", target)
+    part = "redis+cluster://h:1?cells=3&names=a,b,{}&cell=0-1"
+    with pytest.raises(UsageError, match="The cells a, b, c cannot become a, b, x"):
+        await move(part.format("c"), part.format("x"))
     with pytest.raises(SettingsError, match="2 cells need as many names, not a"):
         await move("redis://g:1,redis://h:1", "redis://i:1?names=a,redis://j:1?names=a")
     for pause in (0, 301):

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from support import forks
 from support.clusters import Cluster
@@ -17,7 +19,7 @@ from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
 
 from antiphon.client import AsyncClient
-from antiphon.errors import SettingsError, StoreUnavailable, StoreUnsupported
+from antiphon.errors import SettingsError, StoreUnavailable, StoreUnsupported, UsageError
 from antiphon.input.ids import cell_hash
 from antiphon.redis import subscription as subscribe
 from antiphon.redis.cells import open_cells
@@ -25,6 +27,7 @@ from antiphon.redis.deployment import list_workers
 from antiphon.wire.connection import cluster as clusters
 from antiphon.wire.connection.cluster import Topology, tags
 from antiphon.wire.connection.open import cell_urls, open_redis
+from antiphon.wire.keys import Keys
 
 COMMAND = str(Path(sys.executable).with_name("antiphon"))
 CELLS = 4
@@ -119,10 +122,42 @@ async def test_a_deployment_keeps_the_names_of_its_cells(cluster):
                 await client.submit("s", "Hi", agent="a")
 
 
+@pytest.mark.parametrize("damage", [{"cells": "2"}, "", "two", b"2&names=\xff \x1b"])
+async def test_a_damaged_number_of_cells_is_refused(cluster, damage):
+    key = Keys("ant", clusters.FIRST_TAG).cells
+    node = cluster.owner(key_slot(key.encode()))
+    cluster.call(node, *(("HSET", key, "cells", "2") if isinstance(damage, dict) else ("SET", key, damage)))
+    async with AsyncClient(cluster.url(2), retries=0) as client:
+        with pytest.raises(StoreUnsupported, match=f"{re.escape(key)} contains .*: delete it"):
+            await client.submit("s", "Hi", agent="a")
+        cluster.call(node, "DEL", key)
+        await client.submit("s", "Hi", agent="a")
+    assert cluster.call(node, "GET", key) == b"2"
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("names", ["", "&names=a,b,c,d"])
+def test_a_part_of_a_cluster_leads_no_session_to_another_cell(names):
+    whole, part = (open_cells(f"redis+cluster://h:1?cells=4{names}{cell}") for cell in ("", "&cell=1-2"))
+    for session in (f"s{number}" for number in range(40)):
+        home = whole.of_session(session)
+        if home.name in {cell.name for cell in part}:
+            assert part.of_session(session).name == home.name
+        else:
+            with pytest.raises(
+                UsageError, match=f"lives on the cell {home.name}, which cell= in the Redis URL"
+            ):
+                part.of_session(session)
+
+
 @pytest.mark.one_server
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
+        (
+            "redis+cluster://h:1?cells=2,redis+cluster://i:1?cells=2",
+            "cell-0 of h:1 and cell-0 of i:1 have the same",
+        ),
         ("redis+cluster://h:1?cells=2&names=a", "the names of all 2 cells, in their order, not 1"),
         ("redis+cluster://h:1?cells=2&names=a,a", "must be different names"),
         ("redis+cluster://h:1?cells=2&names=", "must be different names"),

@@ -18,7 +18,7 @@ from redis.retry import Retry
 from rq import defaults
 
 from antiphon.errors import SettingsError
-from antiphon.wire.connection.cluster import ELSEWHERE, SCHEMES, Place, cells_of, tags
+from antiphon.wire.connection.cluster import ELSEWHERE, SCHEMES, Place, cells_of, tags, without_cell
 from antiphon.wire.connection.open import redact, without_durability
 
 PREFIX = re.compile(r"rq:\{(\d+)\}")
@@ -107,4 +107,4 @@ def _cell_url(url: str) -> str:
         raise SettingsError(
             f"The URL names cell {given}, and RQ_KEY_PREFIX names cell {number}: leave out cell=."
         )
-    return url if "cell=" in url else f"{url}&cell={number}"
+    return f"{without_cell(url)}&cell={number}"

@@ -30,7 +30,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.text import text_of
 from antiphon.wire.connection.cancellable import cancellable
-from antiphon.wire.connection.names import NAMES, given_names, numbered
+from antiphon.wire.connection.names import NAMES, given_names, numbers
 
 if TYPE_CHECKING:
     from redis.asyncio.cluster import NodesManager
@@ -40,6 +40,9 @@ ELSEWHERE = (AskError, TryAgainError, ClusterDownError)  # MOVED is a kind of AS
 MOST_CELLS = 1024
 ASK_SECONDS = 2.0
 ASK_INTERVAL_SECONDS = 0.2
+SHOWN = 1000  # characters of a stored text in an error
+_CELLS = re.compile(rf"[0-9]+(&{NAMES}=[!-~]+)?")
+"""What is stored of the cells of a deployment."""
 FIRST_TAG = "0"
 """A tag of every deployment: the smallest number is always the first in its part of the slots."""
 
@@ -59,8 +62,15 @@ def each_cell(url: str) -> list[str]:
         raise ValueError(
             f"cell= must be the number of one of the {cells} cells, from 0, or a range, as in cell=0-15"
         )
-    rest = re.sub(r"([?&])cell=[^&]*&?", r"\1", url).rstrip("&")
+    rest = without_cell(url)
     return [f"{rest}&cell={number}" for number in range(int(first), int(last) + 1)]
+
+
+def without_cell(url: str) -> str:
+    """Return the URL of a whole cluster for that of some of its cells. Other URLs stay as they are."""
+    if url.partition("://")[0] not in SCHEMES:
+        return url
+    return re.sub(r"([?&])cell=[^&]*&?", r"\1", url).rstrip("&")
 
 
 def cells_of(url: str) -> int:
@@ -79,7 +89,7 @@ def cell_names(url: str) -> list[str]:
     cells, names = cells_of(url), given_names(url)
     if names and len(names) != cells:
         raise ValueError(f"{NAMES}= must be the names of all {cells} cells, in their order, not {len(names)}")
-    return names or [numbered(number) for number in range(cells)]
+    return names or numbers(cells)
 
 
 @cache
@@ -200,17 +210,24 @@ class Topology:
             return
         try:
             node: Any = manager.slots_cache[key_slot(self.key.encode())][0]
-            await node.execute_command("SET", self.key, self.cells, "NX")
-            stored = text_of(await node.execute_command("GET", self.key))
-        except (
-            LookupError,
-            RedisError,
-            OSError,
-        ):  # that node is away or full: the other cells work without it
-            return
+            found = await node.execute_command("GET", self.key)
+            if found is None:
+                await node.execute_command("SET", self.key, self.cells, "NX")
+                found = await node.execute_command("GET", self.key)
+        except (LookupError, RedisError, OSError) as exc:
+            if "WRONGTYPE" not in str(exc):  # that node is away or full: the other cells work without it
+                return
+            found = b""
+        stored = text_of(found)
+        if not _CELLS.fullmatch(stored):
+            raise CellsDiffer(
+                f"The key {self.key} contains {stored[:SHOWN]!r}, not the cells of the deployment: delete it if "
+                "the URLs of all processes have the right cells. Then the next process writes them."
+            )
         if stored != self.cells:
             raise CellsDiffer(
-                f"The deployment was created with other cells than cells={self.cells}: write cells={stored} in its URL."
+                f"The deployment was created with other cells than cells={self.cells[:SHOWN]}: write "
+                f"cells={stored[:SHOWN]} in its URL."
             )
         self._checked = True
 
@@ -236,10 +253,14 @@ class Place:
                 "a cluster has database 0 only: use ANTIPHON_PREFIX for several deployments on one"
             )
         self.number = int(number)
-        self.name = cell_names(url)[self.number]
+        self.names = cell_names(url)
+        """The names of all cells of the deployment."""
+        self.name = self.names[self.number]
         self.tag = tags(self.cells)[self.number]
         self.slot = key_slot(self.tag.encode())
         self.topology = Topology(url, self.cells)
+        self.nodes = list(self.topology.nodes)
+        """The nodes that the URL names."""
 
     def belong(self, key: str) -> None:
         """Share what is known of the cluster with the other cells of the deployment that has this key."""

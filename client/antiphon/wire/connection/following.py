@@ -21,7 +21,8 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from antiphon.wire.connection.moved import CellMoved, moved_urls, new_url, place_of
+from antiphon.errors import SettingsError
+from antiphon.wire.connection.moved import CellMoved, moved_urls, new_url, place_of, shown
 from antiphon.wire.connection.names import name_of
 from antiphon.wire.keys import Key, Keys
 
@@ -142,30 +143,40 @@ class Following(Redis):
 
     async def _arrived(self, moved: CellMoved) -> tuple[str, Any]:
         """Return a client of the place that has the cell, and its URL. Raises ``CellMoved`` and ``ConnectionError``."""
-        if self.reopen is None:
-            raise moved
         deadline, moves = time.monotonic() + ARRIVAL_SECONDS, 0
         while True:
-            known = [self.origin, *moved_urls()]
-            url = await asyncio.to_thread(new_url, moved, known, self._here or self.origin, name_of(self))
-            there = self.reopen(url)
+            url, there = await self._opened(moved)
             try:
                 await self._reach(there)
             except CellMoved as again:
                 await there.aclose()
                 moved, moves = again, moves + 1
                 if moves == MOST_MOVES:
-                    raise
+                    why = (
+                        "Its markers lead from place to place without end: delete the one where the cell is."
+                    )
+                    raise CellMoved(moved.place, why=why) from None
             except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
                 await there.aclose()
                 if time.monotonic() > deadline:
-                    raise RedisConnectionError(f"the cell has moved to {moved.place}: {exc}") from exc
+                    raise RedisConnectionError(f"the cell has moved to {shown(moved.place)}: {exc}") from exc
                 await asyncio.sleep(LOOK_SECONDS)
             except BaseException:
                 await there.aclose()
                 raise
             else:
                 return url, there
+
+    async def _opened(self, moved: CellMoved) -> tuple[str, Any]:
+        """Return the URL of the new place, and a client of it. Raises ``CellMoved`` if this process cannot use it."""
+        if self.reopen is None:
+            raise moved
+        known = [self.origin, *moved_urls()]
+        try:
+            url = await asyncio.to_thread(new_url, moved, known, self._here or self.origin, name_of(self))
+            return url, self.reopen(url)
+        except (ValueError, SettingsError) as exc:
+            raise CellMoved(moved.place, why=f"This process cannot use it: {exc}") from exc
 
     async def _reach(self, there: Any) -> None:
         """Open a connection, which the new place refuses until the cell has arrived."""

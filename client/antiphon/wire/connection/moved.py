@@ -20,12 +20,15 @@ from redis.exceptions import ClusterError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.settings import DeclaredSettings, setting
-from antiphon.wire.connection.cluster import SCHEMES, cell_names
+from antiphon.wire.connection.cluster import SCHEMES, cell_names, without_cell
 from antiphon.wire.connection.names import NAMES
 
 OF_PASSWORDS = ("password", "sentinel_password")
 OF_A_PLACE = ("cells", "db", NAMES)
 NOT_TAKEN_ALONG = ("cells", "cell", "db", NAMES, "durability")
+LONGEST_PLACE = 300_000
+"""More than a cluster with the most cells needs for their names."""
+SHOWN = 1000  # characters of a place in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,21 @@ class CellMoved(ClusterError):
 
     def __init__(self, place: str, proof: str = "", why: str = "") -> None:
         super().__init__(
-            f"This cell was moved to {place}: write that URL, with its user and password.{why and ' '}{why}"
+            f"This cell was moved to {shown(place)}: write that URL, with its user and password.{why and ' '}{why}"
         )
         self.place = place
         self.proof = proof
+
+
+class MarkerDamaged(ClusterError):
+    """The marker of a cell is not what a mover writes: the cell may be here or elsewhere."""
+
+    def __init__(self, key: str, found: str) -> None:
+        public = re.sub(r"[^\s/]*@|\?\S*", "…", shown(found))  # a login and options may be secrets
+        super().__init__(
+            f"The key {key} contains {public!r}, which `antiphon cells move` does not write: delete the key if the "
+            "cell is at this place, or else write the URL of the place that has the cell."
+        )
 
 
 class Followed(RedisConnectionError):
@@ -61,17 +75,33 @@ class Followed(RedisConnectionError):
         super().__init__("The cell has moved during the call, which did nothing at the old place: repeat it.")
 
 
-def check_here(moved: str) -> None:
-    """Raise ``CellMoved`` if this is what a cell that was moved away has at its key.
+def check_here(moved: str, key: str) -> None:
+    """Raise ``CellMoved`` if this is what a cell that was moved away has at its ``key``.
 
-    Raises ``ConnectionError`` while the cell is copied here.
+    Raises ``ConnectionError`` while the cell is copied here, and ``MarkerDamaged`` for what no mover has written.
     """
+    if not moved:
+        return
     word, _, rest = moved.partition(" ")
     place, _, proof = rest.partition(" ")
+    if word not in ("to", "from") or not _is_place(place):
+        raise MarkerDamaged(key, moved)
     if word == "to":
         raise CellMoved(place, proof)
-    if word == "from":
-        raise RedisConnectionError(f"the cell is being copied here from {place}")
+    raise RedisConnectionError(f"the cell is being copied here from {shown(place)}")
+
+
+def _is_place(text: str) -> bool:
+    """Return whether this is what ``place_of`` returns: the URL of a place, without a login and without options."""
+    try:
+        return len(text) <= LONGEST_PLACE and text.isprintable() and place_of(text) == text
+    except ValueError:
+        return False
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a text of any length."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def place_of(url: str) -> str:
@@ -161,10 +191,10 @@ def _with_login(place: str, here: str) -> str:
 
 
 def _of_cell(url: str, name: str) -> str:
-    """Return the URL of the cell of this name, where a URL names a cluster. Raises ``CellMoved``."""
-    if url.partition("://")[0] not in SCHEMES or "cell=" in url:
+    """Return the URL of the cell of this name, where a URL names a cluster. Raises ``CellMoved`` and ``ValueError``."""
+    if url.partition("://")[0] not in SCHEMES:
         return url
     names = cell_names(url)
     if len(names) > 1 and name not in names:
         raise CellMoved(place_of(url), why=f"None of its cells is called {name}, as this one.")
-    return f"{url}&cell={names.index(name) if len(names) > 1 else 0}"
+    return f"{without_cell(url)}&cell={names.index(name) if len(names) > 1 else 0}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,8 +22,11 @@ _OPTION = re.compile(rf"([?&]){NAMES}=[^&]*&?")
 def given_names(url: str) -> list[str]:
     """Return the names that a URL gives; none if it gives none. Raises ``ValueError``."""
     given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)).get(NAMES)
-    if given is None:
-        return []
+    return [] if given is None else _checked(given)
+
+
+@lru_cache(8)  # the URLs of all cells of a cluster have the same names, which may be a thousand
+def _checked(given: str) -> list[str]:
     names = given.split(",")
     if not all(re.fullmatch(r"[!-~]+", name) for name in names) or len(set(names)) < len(names):
         raise ValueError(f"{NAMES}= must be different names without spaces, as in {NAMES}=a:6379/0,b:6379/0")
@@ -42,9 +46,15 @@ def numbered(number: int) -> str:
     return f"cell-{number}"
 
 
+@lru_cache(8)
+def numbers(cells: int) -> list[str]:
+    """Return the names of the cells of a cluster that have no other names."""
+    return [numbered(number) for number in range(cells)]
+
+
 def in_order(names: Sequence[str]) -> list[str]:
     """Return the names of numbered cells by their numbers; none if cells have other names."""
-    ordered = [numbered(number) for number in range(len(names))]
+    ordered = numbers(len(names))
     return ordered if set(ordered) == set(names) else []
 
 
@@ -66,6 +76,19 @@ def address_of(redis: Redis) -> str:
 def name_of(redis: Redis) -> str:
     """Return the name of a client's cell."""
     return getattr(redis.connection_pool, "cell_name", "") or address_of(redis)
+
+
+def names_beside(redis: Redis | None) -> list[str]:
+    """Return the names of all cells of the cluster that a client's cell belongs to; none if there is no cluster."""
+    place = getattr(getattr(redis, "connection_pool", None), "place", None)
+    return place.names if place else []
+
+
+def place_of_cell(redis: Redis) -> str:
+    """Return the address of a client's server, on a cluster with the nodes that the URL names."""
+    place = getattr(redis.connection_pool, "place", None)
+    nodes = ",".join("{}:{}".format(*node) for node in place.nodes) if place else ""
+    return f"{address_of(redis)}{nodes and ' of '}{nodes}"
 
 
 def node_of(redis: Redis) -> str:

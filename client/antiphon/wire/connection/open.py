@@ -279,7 +279,7 @@ class _Own:
         in_cluster = dict(zip(facts[::2], facts[1::2], strict=False)).get(b"mode") == b"cluster"
         if in_cluster and not self.of_cluster:
             raise ClusterError("the server is part of a Redis Cluster")
-        check_here(text_of(moved[0]) if moved and moved[0] else "")
+        check_here(text_of(moved[0]) if moved and moved[0] else "", self.moved_key)
 
     async def read_response(self: Any, *args: Any, **options: Any) -> Any:
         """Return the next reply. That of a server that stood still may hold what the new primary never had."""
@@ -290,11 +290,14 @@ class _Own:
         return reply
 
     async def _answer(self: Any) -> Any:
-        """Return the next answer; nothing if the server refuses the command, or this key's slot is elsewhere."""
+        """Return the next answer; nothing if the server refuses the command, or this key's slot is elsewhere.
+
+        For a key of another type than a text, the answer is what the server says of it.
+        """
         try:
             return await super().read_response()  # type: ignore[misc]
-        except (ResponseError, AuthenticationError):
-            return ()
+        except (ResponseError, AuthenticationError) as exc:
+            return str(exc).encode() if "WRONGTYPE" in str(exc) else ()
 
 
 class _Managed:
