@@ -15,11 +15,13 @@ from msgspec import Struct
 
 from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue
-from antiphon.model import Message
+from antiphon.model import Message, encode
 
 __all__ = ["Route", "Router", "Routing"]
 
 LONGEST_REASON = 1_000
+LONGEST_NAME = 2_048
+"""Of an agent or a model, in characters."""
 ROUTER_FAILED = "The router failed"
 
 
@@ -74,7 +76,7 @@ def checked_route(chosen: object) -> Route | None:
     """Return what a router has chosen; the name of an agent is a route to it. Raises ``UsageError``."""
     if isinstance(chosen, str):
         chosen = Route(agent=chosen)
-    if chosen is None or chosen == Route():
+    if chosen is None:
         return None
     if not isinstance(chosen, Route):
         raise UsageError(
@@ -84,8 +86,15 @@ def checked_route(chosen: object) -> Route | None:
         value = getattr(chosen, name)
         if value is not None and (not isinstance(value, str) or not value):
             raise UsageError(f"{name}= must be a non-empty string, not {value!r}.")
+        if value and len(value) > LONGEST_NAME:
+            raise UsageError(f"{name}= has {len(value):,} characters: at most {LONGEST_NAME:,} are allowed.")
     if chosen.queue is not None:
         check_queue(chosen.queue)
     if not isinstance(chosen.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"reason= must be text, not {chosen.reason!r}.")
-    return Route(chosen.agent, chosen.model, chosen.queue, chosen.reason[:LONGEST_REASON])
+    found = Route(chosen.agent, chosen.model, chosen.queue, chosen.reason[:LONGEST_REASON])
+    try:
+        encode(found)
+    except UnicodeEncodeError:
+        raise UsageError("A route cannot be stored that holds half a character.") from None
+    return None if found == Route() else found

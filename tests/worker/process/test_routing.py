@@ -168,6 +168,18 @@ async def test_a_requeued_turn_and_the_next_one_are_routed_anew_and_see_the_last
     assert [one.previous for one in house.asked] == [None, Route("nobody"), Route("back")]
 
 
+class Odd:
+    """What can neither be compared nor shown, as some arrays."""
+
+    def __eq__(self, other):
+        raise ValueError("secret")
+
+    __hash__ = None
+
+    def __repr__(self):
+        raise ValueError("secret")
+
+
 def raising(turn):
     raise RuntimeError("secret")
 
@@ -186,6 +198,12 @@ async def hanging(turn):
         (lambda turn: Route(model=7), "model= must be a non-empty string, not 7"),
         (lambda turn: Route(queue="no queue"), "A queue name must be"),
         (lambda turn: Route("back", reason=7), "reason= must be text, not 7"),
+        (lambda turn: Odd(), "A router returns a Route, the name of an agent or None, not Odd"),
+        (lambda turn: Route(model=Odd()), "what it returned raised ValueError"),
+        (lambda turn: Route(agent=b"x" * 1_000_000), "agent= must be a non-empty string, not b'xxx"),
+        (lambda turn: "x" * 1_000_000, "agent= has 1,000,000 characters: at most 2,048 are allowed"),
+        (lambda turn: Route(queue="q" * 1_000_000), "A queue name must be"),
+        (lambda turn: Route("back", model="\ud800"), "A route cannot be stored that holds half a character"),
     ],
 )
 async def test_a_turn_whose_router_fails_runs_as_submitted(redis_url, monkeypatch, router, why):
@@ -202,9 +220,21 @@ async def test_a_turn_whose_router_fails_runs_as_submitted(redis_url, monkeypatc
     [(agent, model, queue, reason)] = changes(events)
     assert (agent, model, queue) == ("front", "", "")
     assert reason.startswith(f"The router failed ({why}")
+    assert len(reason) < 1000
     assert "secret" not in reason
     assert info.route.reason == reason
     assert story_of(events, 0).sentences[2].text == reason
+
+
+@pytest.mark.parametrize("stored", [b"{", b'{"agent":7}', b"\xff", b"[" * 100_000])
+async def test_a_damaged_choice_of_an_earlier_turn_is_none(redis_url, redis, stored):
+    house = House("back")
+    async with served(house.app(), redis_url) as client:
+        session = client.session("s", agent="front")
+        await session.run("Hello")
+        redis.hset("ant:session:s", "route", stored)
+        assert (await session.run("Again")).text == "Back."
+    assert [one.previous for one in house.asked] == [None, None]
 
 
 async def test_a_routers_choice_does_not_widen_what_a_turn_may_do(redis_url):

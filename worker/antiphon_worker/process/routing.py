@@ -29,6 +29,8 @@ log = logging.getLogger("antiphon.routing")
 
 ROUTER_SECONDS = 10.0
 MOVED = "routed"
+LONGEST_WHY = 200
+"""So much of an error about what a router returned is shown: it may repeat a value of any size."""
 
 _THREADS = Threads(limit=16)
 
@@ -71,6 +73,8 @@ async def _answer(attempt: Attempt, router: Router, asked: str | None) -> Route 
         return checked_route(chosen)
     except UsageError as exc:
         return _failed(turn, exc, exc.message.rstrip("."))
+    except Exception as exc:  # noqa: BLE001 - what it returned may raise anything, in its __repr__ for example
+        return _failed(turn, exc, f"what it returned raised {type(exc).__name__}")
 
 
 def _failed(turn: ClaimedTurn, exc: BaseException, why: str) -> Route:
@@ -79,7 +83,7 @@ def _failed(turn: ClaimedTurn, exc: BaseException, why: str) -> Route:
         log, exc, "the router of the App failed for turn %s, which runs as submitted", turn.turn_id,
         action="router_failed", session=turn.session_id, turn=turn.turn_id,
     )  # fmt: skip
-    return Route(reason=f"{ROUTER_FAILED} ({why}): the turn runs as submitted.")
+    return Route(reason=f"{ROUTER_FAILED} ({why[:LONGEST_WHY]}): the turn runs as submitted.")
 
 
 async def _previous(attempt: Attempt) -> Route | None:
