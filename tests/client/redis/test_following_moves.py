@@ -208,6 +208,27 @@ async def test_a_worker_that_has_followed_takes_jobs_of_rq_for_the_sessions_of_i
         assert (await (await client.turn(turn)).result(30)).text == "Hello."
 
 
+async def test_a_cursor_over_all_sessions_of_a_list_continues_on_the_cluster(redis_url, other, cluster):
+    listed = [redis_url, other]
+    source = ",".join(listed)
+    target = f"{cluster.url(2)}&names={','.join(cell.name for cell in open_cells(listed))}"
+
+    async def cancelled(client):
+        for number in range(6):
+            await (await client.submit(f"s{number}", "Hi", agent="a")).cancel()
+
+    async with AsyncClient(source) as client, client.subscribe_all() as events:
+        await cancelled(client)
+        for _ in range(6):
+            cursor = (await asyncio.wait_for(anext(events), patience(30))).cursor
+        await move(source, target, cells=2)
+        await cancelled(client)
+        followed = [await asyncio.wait_for(anext(events), patience(30)) for _ in range(6)]
+    async with AsyncClient(target) as later, later.subscribe_all(after=cursor) as events:
+        again = [await asyncio.wait_for(anext(events), patience(30)) for _ in range(6)]
+    assert {one.event.turn_id for one in again} == {one.event.turn_id for one in followed}
+
+
 async def ended(cell, turn):
     """Whether a turn of a job exists; raises why the job has failed instead."""
     if reason := await cell.redis.hget(cell.keys.of_rq("rq_job", turn), "exc_info"):
