@@ -61,7 +61,8 @@ class MarkerDamaged(ClusterError):
     """The marker of a cell is not what a mover writes: the cell may be here or elsewhere."""
 
     def __init__(self, key: str, found: str) -> None:
-        public = re.sub(r"[^\s/]*@|\?\S*", "…", shown(found))  # a login and options may be secrets
+        words = shown(found).split()
+        public = " ".join("…" if "@" in word or "?" in word else word for word in words)  # logins, options
         super().__init__(
             f"The key {key} contains {public!r}, which `antiphon cells move` does not write: delete the key if the "
             "cell is at this place, or else write the URL of the place that has the cell."
