@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.source_tree import ROOT
+from support.own_memory import in_use
 
 from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import Cell
@@ -139,12 +139,11 @@ def waiting_memory(way: Way) -> int:
     tracemalloc.start()
     try:
         way.carry(NUMBER)
-        found = tracemalloc.take_snapshot()
+        found = in_use()
     finally:
         tracemalloc.stop()
     way.leave()
-    ours = [tracemalloc.Filter(True, f"{ROOT}/{folder}/*") for folder in ("client", "worker")]
-    return sum(one.size for one in found.filter_traces(ours).statistics("filename"))
+    return found
 
 
 def test_the_counter_of_instructions_counts():
