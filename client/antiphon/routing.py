@@ -96,5 +96,7 @@ def checked_route(chosen: object) -> Route | None:
     try:
         encode(found)
     except UnicodeEncodeError:
-        raise UsageError("A route cannot be stored that holds half a character.") from None
+        raise UsageError(
+            "The route contains half a character (a lone surrogate), and cannot be stored."
+        ) from None
     return None if found == Route() else found

@@ -1,5 +1,6 @@
 """The tests talk to this machine alone: a connection to anywhere else is a mistake, and says so."""
 
+import atexit
 import ipaddress
 import random
 import socket
@@ -43,6 +44,12 @@ _random = random.SystemRandom()
 
 _reserved: deque[socket.socket] = deque()
 _RESERVED = 100
+
+
+@atexit.register
+def _release() -> None:
+    for name in _reserved:
+        name.close()
 
 
 def free_port() -> int:

@@ -53,6 +53,7 @@ MOST_TEXT = 500
 LONGEST_ID = 1_000
 """Of a task, in characters."""
 STEP_MARGIN = 1024
+"""The bytes of a step in the journal that are not its result."""
 LONGEST_EVENT = 256 * 1024
 """Of a stream, in bytes. If it is longer, the task is read instead."""
 EVENTS = "text/event-stream"

@@ -378,7 +378,7 @@ async def _told(client: AsyncClient, turn: str) -> _Told:
     info.total_usage = tree.total_usage if tree.children else None
     session = await found_in(cell, SessionId(info.session_id))
     told = _Told(
-        record, info, runs_of(record), story_of(events, now), await unserved(cell, known), session.value("usage"),
+        record, info, runs_of(record), story_of(events, now), await unserved(cell, known) or "", session.value("usage"),
         tree, now,
     )  # fmt: skip
     told.budgets = await budgets_of_turn(client, info)

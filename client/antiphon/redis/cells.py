@@ -72,7 +72,7 @@ class Cells:
                 raise SettingsError(f"{one} and {other} have the same name: {cell.name}.")
         self._names = [*self._cells]
         """The cells of the whole deployment, as far as the URLs name it."""
-        self._numbered = list[str]()
+        self._numbered: Sequence[str] = ()
         if cells[0].has_disk:  # the cell of this process is the only one
             clusters = {id(names): names for names in (names_beside(cell.redis) for cell in cells)}.values()
             self._names = list(dict.fromkeys(chain(self._cells, *clusters)))

@@ -25,7 +25,6 @@ from antiphon.wire.suspension import SuspendedTurn, suspended_turns
 
 T = TypeVar("T")
 
-
 PAGE = 100
 ARCHIVED = 0
 """The place of sessions that live in the archive alone: behind all that live in Redis."""

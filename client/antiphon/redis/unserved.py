@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
@@ -37,16 +37,15 @@ def watched(cell: Cell, turn_id: TurnId) -> Generator[None]:
 
 
 async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
-    """Check now and then, until cancelled, whether a worker serves the turn's queue; log one warning if none does.
+    """Check now and then, until the turn begins, whether a worker serves its queue; log one warning if none does.
 
     The turn stays in its queue, because a worker may start later.
     """
     while True:
-        try:
+        with suppress(StoreError):  # the caller learns of it in other ways
             complaint = await inspection.unserved(cell, turn_id)
-        except StoreError:
-            complaint = ""  # the caller learns of it in other ways
-        if complaint:
-            log.warning("%s", complaint, extra={"action": "turn_unserved", "turn": turn_id})
-            return
+            if complaint:
+                log.warning("%s", complaint, extra={"action": "turn_unserved", "turn": turn_id})
+            if complaint != "":
+                return
         await asyncio.sleep(LOOK_SECONDS)

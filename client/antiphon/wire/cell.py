@@ -29,7 +29,7 @@ from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import Asked, Keep, check_keep
 from antiphon.text import number, text_of, whole
-from antiphon.wire.connection.names import address_of, database_of, name_of
+from antiphon.wire.connection.names import database_of, name_of
 from antiphon.wire.connection.open import keys_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.erased import erased
@@ -103,11 +103,6 @@ class Cell:
     def name(self) -> str:
         """The name of this cell, which differs from those of the others of its deployment."""
         return name_of(self.redis)
-
-    @property
-    def address(self) -> str:
-        """Where this cell is: the address of its server, or its number on a cluster."""
-        return address_of(self.redis)
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
         """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""

@@ -25,7 +25,7 @@ from antiphon.errors import StoreUnavailable, StoreUnsupported, UsageError
 from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.changes import Changes
-from antiphon.wire.connection.moved import shown
+from antiphon.wire.connection.cluster import shown
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.keys import SHARED, Keys
 from antiphon.wire.scripts import load_script

@@ -168,7 +168,7 @@ class Binding:
             found = msgspec.json.decode(unpacked(await read_bytes(request, most), coding, most))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
             raise error(f"The body is not JSON: {exc}.") from None
-        # The package of the protocol takes minutes for millions of values, in which the gateway serves nobody.
+        # The package of the protocol takes minutes for millions of values, and stops all other requests meanwhile.
         check_values("a2a_values", found, "The values of the body", "Send large data as a text or a file.")
         return found
 

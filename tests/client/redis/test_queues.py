@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from redis import Redis
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
 
 from antiphon import Agent, Client, Session
 from antiphon.client import AsyncClient
@@ -163,6 +163,14 @@ async def test_who_waits_for_the_result_of_such_a_turn_is_told_so(redis_url, mon
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await turn.cancel()
+
+
+async def test_nothing_is_looked_at_for_a_turn_that_has_begun(redis_url, cell):
+    async with AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "Hi", agent="a")
+        (claimed,) = (await cell.claim("w", "t", lease_ms=60_000, limit=1, queues=["antiphon"])).turns
+        await asyncio.wait_for(unserved.warn_if_unserved(cell, turn.id), patience(10))
+        await cell.finish(claimed, "cancelled", bodies=[])
 
 
 def test_who_waits_behind_another_turn_is_not_told_so(workers_runtime, monkeypatch, caplog):

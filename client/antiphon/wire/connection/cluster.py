@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,11 @@ _CELLS = re.compile(rf"[0-9]+(&{NAMES}=[!-~]+)?")
 """What is stored of the cells of a deployment."""
 FIRST_TAG = "0"
 """A tag of every deployment: the smallest number is always the first in its part of the slots."""
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a text of any length."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def each_cell(url: str) -> list[str]:
@@ -84,7 +90,7 @@ def cells_of(url: str) -> int:
     return int(given)
 
 
-def cell_names(url: str) -> list[str]:
+def cell_names(url: str) -> Sequence[str]:
     """Return the names of all cells of the deployment, in their order. Raises ``ValueError``."""
     cells, names = cells_of(url), given_names(url)
     if names and len(names) != cells:
@@ -221,13 +227,13 @@ class Topology:
         stored = text_of(found)
         if not _CELLS.fullmatch(stored):
             raise CellsDiffer(
-                f"The key {self.key} contains {stored[:SHOWN]!r}, not the cells of the deployment: delete it if "
+                f"The key {self.key} contains {shown(stored)!r}, not the cells of the deployment: delete it if "
                 "the URLs of all processes have the right cells. Then the next process writes them."
             )
         if stored != self.cells:
             raise CellsDiffer(
-                f"The deployment was created with other cells than cells={self.cells[:SHOWN]}: write "
-                f"cells={stored[:SHOWN]} in its URL."
+                f"The deployment was created with other cells than cells={shown(self.cells)}: write "
+                f"cells={shown(stored)} in its URL."
             )
         self._checked = True
 

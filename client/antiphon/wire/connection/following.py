@@ -22,7 +22,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
-from antiphon.wire.connection.moved import CellMoved, moved_urls, new_url, place_of, shown
+from antiphon.wire.connection.cluster import shown
+from antiphon.wire.connection.moved import CellMoved, moved_urls, new_url, place_of
 from antiphon.wire.connection.names import name_of
 from antiphon.wire.keys import Key, Keys
 

@@ -20,7 +20,7 @@ from redis.exceptions import ClusterError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from antiphon.settings import DeclaredSettings, setting
-from antiphon.wire.connection.cluster import SCHEMES, cell_names, without_cell
+from antiphon.wire.connection.cluster import SCHEMES, cell_names, shown, without_cell
 from antiphon.wire.connection.names import NAMES
 
 OF_PASSWORDS = ("password", "sentinel_password")
@@ -28,7 +28,6 @@ OF_A_PLACE = ("cells", "db", NAMES)
 NOT_TAKEN_ALONG = ("cells", "cell", "db", NAMES, "durability")
 LONGEST_PLACE = 300_000
 """More than a cluster with the most cells needs for their names."""
-SHOWN = 1000  # characters of a place in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +97,6 @@ def _is_place(text: str) -> bool:
         return len(text) <= LONGEST_PLACE and text.isprintable() and place_of(text) == text
     except ValueError:
         return False
-
-
-def shown(text: str) -> str:
-    """Return the beginning of a text of any length."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def place_of(url: str) -> str:

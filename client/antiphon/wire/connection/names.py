@@ -19,15 +19,15 @@ NAMES = "names"
 _OPTION = re.compile(rf"([?&]){NAMES}=[^&]*&?")
 
 
-def given_names(url: str) -> list[str]:
+def given_names(url: str) -> Sequence[str]:
     """Return the names that a URL gives; none if it gives none. Raises ``ValueError``."""
     given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)).get(NAMES)
-    return [] if given is None else _checked(given)
+    return () if given is None else _checked(given)
 
 
 @lru_cache(8)  # the URLs of all cells of a cluster have the same names, which may be a thousand
-def _checked(given: str) -> list[str]:
-    names = given.split(",")
+def _checked(given: str) -> tuple[str, ...]:
+    names = tuple(given.split(","))
     if not all(re.fullmatch(r"[!-~]+", name) for name in names) or len(set(names)) < len(names):
         raise ValueError(f"{NAMES}= must be different names without spaces, as in {NAMES}=a:6379/0,b:6379/0")
     return names
@@ -47,15 +47,15 @@ def numbered(number: int) -> str:
 
 
 @lru_cache(8)
-def numbers(cells: int) -> list[str]:
+def numbers(cells: int) -> tuple[str, ...]:
     """Return the names of the cells of a cluster that have no other names."""
-    return [numbered(number) for number in range(cells)]
+    return tuple(numbered(number) for number in range(cells))
 
 
-def in_order(names: Sequence[str]) -> list[str]:
+def in_order(names: Sequence[str]) -> Sequence[str]:
     """Return the names of numbered cells by their numbers; none if cells have other names."""
     ordered = numbers(len(names))
-    return ordered if set(ordered) == set(names) else []
+    return ordered if set(ordered) == set(names) else ()
 
 
 def database_of(redis: Redis) -> int:
@@ -78,10 +78,10 @@ def name_of(redis: Redis) -> str:
     return getattr(redis.connection_pool, "cell_name", "") or address_of(redis)
 
 
-def names_beside(redis: Redis | None) -> list[str]:
+def names_beside(redis: Redis | None) -> Sequence[str]:
     """Return the names of all cells of the cluster that a client's cell belongs to; none if there is no cluster."""
     place = getattr(getattr(redis, "connection_pool", None), "place", None)
-    return place.names if place else []
+    return place.names if place else ()
 
 
 def place_of_cell(redis: Redis) -> str:

@@ -117,9 +117,11 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     return {name: number(pid) for name, (birth, pid) in zip(names, found, strict=True) if birth is not None}
 
 
-async def unserved(cell: Cell, turn_id: TurnId) -> str:
-    """Return a warning for the caller of a turn whose queue no worker serves, or nothing."""
+async def unserved(cell: Cell, turn_id: TurnId) -> str | None:
+    """Return a warning for the caller of a turn whose queue no worker serves, '' if none is due, None once it began."""
     status, queue = await asked(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
+    if status not in (b"queued", b"waiting"):
+        return None
     if status != b"queued" or await workers(cell, text_of(queue)):
         return ""
     named = "" if text_of(queue) == DEFAULT_QUEUE else f" --queues {text_of(queue)}"
