@@ -1,11 +1,7 @@
 """What a stream through the gateway costs, in bytes and calls."""
 
 import asyncio
-import gc
-import socket
-import tracemalloc
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 import pytest
 from bench.speaker import PUBLISH
@@ -13,7 +9,8 @@ from redis import Redis
 from support.calls import counted_calls
 from support.eventually import wait_until_async
 from support.gateway import open_gateway
-from support.own_memory import in_use
+from support.memory_use import bytes_of_idle_streams, measured
+from support.raw_streams import heard, opened
 
 from antiphon.input.ids import SessionId
 from antiphon.wire.keys import Keys
@@ -21,7 +18,7 @@ from antiphon_gateway import Gateway
 from antiphon_gateway.settings import Limits
 
 # What a stream takes on which nothing happens, and the calls of functions from a message of Redis to the response.
-MOST_BYTES_AN_IDLE_STREAM, MOST_CALLS_AN_EVENT = 11_500, 53
+MOST_BYTES_AN_IDLE_STREAM, MOST_CALLS_AN_EVENT = 11_400, 53
 HEARD = b'"text":"word"'
 
 
@@ -31,46 +28,8 @@ def sockets():
         yield stack
 
 
-def opened(sockets: ExitStack, url: str, sessions: list[str]) -> list[socket.socket]:
-    """Streams of these sessions whose heads have come."""
-    place, found = urlsplit(url), []
-    for session in sessions:
-        one = sockets.enter_context(socket.create_connection((place.hostname, place.port)))
-        one.sendall(f"GET /sessions/{session}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        found.append(one)
-    for one in found:
-        heard(one, b"retry:")
-    return found
-
-
-def heard(stream: socket.socket, text: bytes) -> None:
-    got = b""
-    while text not in got:
-        part = stream.recv(65536)
-        assert part, got
-        got += part
-
-
-async def test_an_idle_stream_takes_little_memory(redis_url, sockets):
-    number, taken = 100, []
-    async with open_gateway(redis_url, limits=Limits(rate=10_000)) as (api, app):
-        await asyncio.to_thread(opened, sockets, api.url, ["warm-up"])
-        connections = app._services.client.connections
-        [feed] = map(connections.feed_of, connections.cells)
-        for once in range(3):  # a table that grows in one of them has room in the next
-            gc.collect()
-            tracemalloc.start()
-            try:
-                names = [f"s{once}-{n}" for n in range(number)]
-                kept = await asyncio.to_thread(opened, sockets, api.url, names)
-                await wait_until_async(lambda: not feed._expected, 10, "all are confirmed")
-                gc.collect()
-                taken.append(in_use(libraries=True) / number)
-            finally:
-                tracemalloc.stop()
-            assert len(kept) == number
-        assert min(taken) <= MOST_BYTES_AN_IDLE_STREAM
-        await closed(sockets, app)
+def test_an_idle_stream_takes_little_memory(redis_url):
+    assert measured(bytes_of_idle_streams, redis_url) <= MOST_BYTES_AN_IDLE_STREAM
 
 
 @pytest.mark.lasting_keys("ant:*")

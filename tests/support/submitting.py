@@ -1,17 +1,32 @@
-"""A client that submits turns without pause, and what must hold of them afterwards."""
+"""Clients that submit turns: many at once, or without pause and with what must hold of them afterwards."""
 
 import asyncio
 import contextlib
 from itertools import count
 from typing import Any, Self
 
+from redis import Redis
 from support.ensemble import Ensemble, agent_spec
-from support.eventually import wait_until_async
+from support.eventually import wait_until, wait_until_async
 
 from antiphon.client import AsyncClient
+from antiphon.input.request import AgentSpec
 
 SESSIONS = 5
 PER_SECOND = 40
+
+
+async def submit_turns(url: str, prefix: str, number: int, agent: AgentSpec) -> None:
+    """Submit turns of sessions of their own, named ``PREFIX-0`` and so on."""
+    async with AsyncClient(url) as client:
+        for index in range(number):
+            await client.submit(f"{prefix}-{index}", "Hello", agent=agent)
+
+
+def wait_for_the_ends(url: str) -> None:
+    """Return when all turns have ended; for a thread of its own, whose calls do not count."""
+    with Redis.from_url(url) as redis:
+        wait_until(lambda: not redis.exists("ant:active"), 30, "all turns have ended", interval=0.02)
 
 
 class Load:

@@ -7,9 +7,7 @@ An upper bound is what it takes today: who needs more says so here, who needs le
 
 import asyncio
 import gc
-import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 
@@ -19,10 +17,16 @@ from bench.gauges import Counters, redis_counters
 from redis import Redis
 from support.calls import counted_calls
 from support.cells import TestCell, body, load_scripts, open_cell
-from support.eventually import wait_until, wait_until_async
+from support.eventually import wait_until_async
 from support.here import running_worker
+from support.memory_use import (
+    blocks_of_live_turns,
+    blocks_that_turns_leave,
+    bytes_of_idle_subscriptions,
+    measured,
+)
 from support.models import ModelProcess
-from support.own_memory import in_use
+from support.submitting import submit_turns, wait_for_the_ends
 
 from antiphon import Agent, tool
 from antiphon.client import AsyncClient, Submission
@@ -56,7 +60,7 @@ MOST_COMMANDS_OF_MANY, TURNS_A_CALL = 14.1, 32
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 13
 # … from a message of Redis to the event that a subscriber gets, and how many bytes one takes that waits for an event.
-MOST_CALLS_A_FOLLOWED_EVENT, MOST_BYTES_AN_IDLE_SUBSCRIPTION = 26, 1900
+MOST_CALLS_A_FOLLOWED_EVENT, MOST_BYTES_AN_IDLE_SUBSCRIPTION = 26, 1830
 # … and to look at a session that has said nothing for a while, of many.
 MOST_CALLS_A_SILENCE = 34
 # … and to encrypt an event and decrypt it again.
@@ -66,7 +70,7 @@ MOST_CALLS_AN_ENCRYPTED_EVENT = 43
 # is read.
 MOST_CALLS_A_TURN = {"scripted": 532, "scripted, with keys": 715, "openai-chat": 2170}
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
-MOST_BLOCKS_A_TURN = 6
+MOST_BLOCKS_A_TURN = 3
 # … and that a turn holds while its model answers, over HTTP: it takes 247.
 MOST_BLOCKS_A_LIVE_TURN = 250
 # Objects that only the garbage collector finds: they would pile up, because a full collection is rare.
@@ -281,40 +285,15 @@ async def test_a_turn_takes_its_worker_few_calls(redis_url, processes, monkeypat
 
 
 @pytest.mark.one_server
-async def test_turns_that_have_ended_leave_no_memory_behind(redis_url):
-    number = 200
-    async with running_worker(redis_url):
-        for batch in ("warm-up", "counted"):
-            gc.collect()
-            before = sys.getallocatedblocks()
-            await submitted(redis_url, batch, number)
-            await asyncio.to_thread(wait_for_the_end, redis_url)
-        gc.collect()
-        left = sys.getallocatedblocks() - before
-    assert left / number <= MOST_BLOCKS_A_TURN
+def test_turns_that_have_ended_leave_no_memory_behind(redis_url):
+    assert measured(blocks_that_turns_leave, redis_url) <= MOST_BLOCKS_A_TURN
 
 
 @pytest.mark.one_server
-async def test_a_live_turn_holds_few_blocks_of_memory(redis_url, redis, processes, monkeypatch):
+def test_a_live_turn_holds_few_blocks_of_memory(redis_url, processes, monkeypatch):
     for name, value in ModelProcess(processes).environment.items():
         monkeypatch.setenv(name, value)
-    agent = AgentSpec(provider="openai-chat", model="m")
-    number = 60
-    async with (
-        aclosing(App()) as app, running_worker(redis_url, app, concurrency=number), AsyncClient(redis_url) as client
-    ):  # fmt: skip
-        await (await client.submit("warm-up", "hi length:3", agent=agent)).result(60)
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for n in range(number):
-            await client.submit(f"s{n}", "hi fault:hang=3", agent=agent)
-        for n in range(number):
-            await wait_until_async(lambda n=n: redis.xlen(f"ant:events:s{n}") > 2, 30, "its model answers")
-        gc.collect()
-        held = sys.getallocatedblocks() - before
-        for n in range(number):
-            await client.session(f"s{n}").cancel()
-    assert held / number <= MOST_BLOCKS_A_LIVE_TURN
+    assert measured(blocks_of_live_turns, redis_url) <= MOST_BLOCKS_A_LIVE_TURN
 
 
 @pytest.mark.one_server
@@ -407,23 +386,8 @@ async def test_many_silent_sessions_are_looked_at_in_one_round_trip_and_few_call
         await asyncio.gather(*following, return_exceptions=True)
 
 
-async def test_an_idle_subscription_takes_little_memory(redis_url):
-    number, taken = 200, []
-    async with AsyncClient(redis_url) as client, AsyncExitStack() as stack:
-        await stack.enter_async_context(client.subscribe("warm-up", 0))
-        [feed] = map(client.connections.feed_of, client.connections.cells)
-        for once in range(3):  # a table that grows in one of them has room in the next
-            gc.collect()
-            tracemalloc.start()
-            try:
-                for n in range(number):
-                    await stack.enter_async_context(client.subscribe(f"s{once}-{n}", 0))
-                await wait_until_async(lambda: not feed._expected, 10, "all are confirmed")
-                gc.collect()
-                taken.append(in_use(libraries=True) / number)
-            finally:
-                tracemalloc.stop()
-        assert min(taken) <= MOST_BYTES_AN_IDLE_SUBSCRIPTION
+def test_an_idle_subscription_takes_little_memory(redis_url):
+    assert measured(bytes_of_idle_subscriptions, redis_url) <= MOST_BYTES_AN_IDLE_SUBSCRIPTION
 
 
 TENANT_READS = {
@@ -483,26 +447,13 @@ def calls_during(work) -> int:
     return count()
 
 
-async def submitted(url: str, prefix: str, number: int, agent: AgentSpec = AGENT) -> None:
-    """Turns of sessions of their own."""
-    async with AsyncClient(url) as client:
-        for index in range(number):
-            await client.submit(f"{prefix}-{index}", "Hello", agent=agent)
-
-
 async def calls_of_turns(url: str, prefix: str, number: int, agent: AgentSpec) -> int:
     """Calls of a worker that starts, runs so many turns that wait already, and stops."""
-    await submitted(url, prefix, number, agent)
+    await submit_turns(url, prefix, number, agent)
     with counted_calls() as count:
         async with running_worker(url, at_once=True):
-            await asyncio.to_thread(wait_for_the_end, url)
+            await asyncio.to_thread(wait_for_the_ends, url)
     return count()
-
-
-def wait_for_the_end(url: str) -> None:
-    """Return when all turns have ended; in a thread of its own, whose calls do not count."""
-    with Redis.from_url(url) as redis:
-        wait_until(lambda: not redis.exists("ant:active"), 30, "all turns have ended", interval=0.02)
 
 
 async def one_of_each(cell: TestCell, redis: Redis, session: str = "s") -> dict[str, int]:
