@@ -182,9 +182,9 @@ class Updates:
     ) -> None:
         self._turn, self._session, self._address, self._shown = turn, session, address, shown
         self.status = pb.TaskStatus(state=pb.TASK_STATE_SUBMITTED)
-        self._text = ""  # of the answer, as far as it was sent
-        self._answer: list[pb.Part] = []
-        self._fresh = True  # whether the next piece replaces it
+        self._pieces: list[str] = []  # of the answer, as far as it was sent
+        self._fresh = True  # whether the next piece replaces them
+        self._answer: list[pb.Part] = []  # that was sent as a whole
 
     def of(self, event: Event) -> list[pb.StreamResponse]:
         """Return the updates that an event makes."""
@@ -221,8 +221,8 @@ class Updates:
         """Return the task as these updates have made it."""
         found = task_of(as_submitted(info), self._address)
         found.status.CopyFrom(self.status)
-        if self._answer:
-            found.artifacts.append(pb.Artifact(artifact_id=ANSWER, name=ANSWER, parts=self._answer))
+        if parts := self._answer or ([pb.Part(text="".join(self._pieces))] if self._pieces else []):
+            found.artifacts.append(pb.Artifact(artifact_id=ANSWER, name=ANSWER, parts=parts))
         return found
 
     def asks(self, event: Event) -> bool:
@@ -253,14 +253,15 @@ class Updates:
 
     def _grown(self, text: str) -> pb.StreamResponse:
         append, self._fresh = not self._fresh, False
-        self._text = self._text + text if append else text
-        self._answer = [pb.Part(text=self._text)]
+        if not append:
+            self._pieces.clear()
+        self._pieces.append(text)
         return self._artifact([pb.Part(text=text)], append=append)
 
     def _whole(self, event: Any) -> list[pb.StreamResponse]:
         """The whole answer, unless it was sent in pieces."""
         parts = answer_parts(event.response.messages if event.response else (), self._address)
-        if not parts or [part.text for part in parts] == [self._text]:
+        if not parts or [part.text for part in parts] == ["".join(self._pieces)]:
             return []
         self._answer = parts
         return [self._artifact(parts, append=False, last=True)]

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.ensemble import agent_spec, open_ensemble
-from support.eventually import wait_until, wait_until_async
+from support.eventually import patience, wait_until, wait_until_async
+from support.here import running_worker
 
 from antiphon import Agent, Client
 from antiphon.client import AsyncClient
@@ -17,6 +18,7 @@ from antiphon.tools import tool
 from antiphon_worker import App
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
+from antiphon_worker.rq.presence import Presence
 from antiphon_worker.settings import Settings
 
 pytestmark = pytest.mark.one_server
@@ -108,6 +110,24 @@ def test_every_line_of_a_worker_process_shows_its_action(redis_url, processes):
         turn.result(timeout=10)
     wait_until(lambda: f"INFO    [turn_finished] turn {turn.id}" in worker.output, 10, "the line of the turn")
     assert "[started] worker" in worker.output
+
+
+async def test_a_worker_announces_itself_once_clients_see_it(redis_url, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "antiphon")
+    reached, released, beat = asyncio.Event(), asyncio.Event(), Presence._beat
+
+    async def late(self, *arguments):
+        reached.set()
+        await released.wait()
+        await beat(self, *arguments)
+
+    monkeypatch.setattr(Presence, "_beat", late)
+    async with running_worker(redis_url, at_once=True):
+        await asyncio.wait_for(reached.wait(), patience(10))
+        await asyncio.sleep(0)  # all services have begun
+        assert "takes turns" not in caplog.text
+        released.set()
+        await line(caplog, "started")
 
 
 def quoting(asked):

@@ -75,11 +75,10 @@ async def test_a_child_counts_while_it_runs_and_when_it_ends_after_its_parent(pl
         turn = await session_of("s").submit("Plan it.")
 
         async def begun():
-            return gate.entered
+            return gate.entered and (await turn.tree()).children
 
-        await wait_until_async(begun, 20, "the child has answered")
+        [child] = await wait_until_async(begun, 20, "the child has answered, and is known to its parent")
         found = await turn.tree()
-        [child] = found.children
         assert (child.status, child.usage) == ("running", used(700, 0.5))
         assert found.total_usage == found.usage + used(700, 0.5)
         await turn.cancel()

@@ -124,9 +124,8 @@ class Worker:
                     start(Scheduler(cell).run, "scheduler"), start(lambda: Deliverer(cell).run(), "deliverer"),
                     start(Eraser(cell).run, "eraser"), *[start(one, "indexer") for one in self._indexers(cells, gate)],
                 ]  # fmt: skip
-                taking = [start(lambda: _take(presence, consumer), "consumer")]
+                taking = [start(lambda: self._take(presence, consumer, shared), "consumer")]
                 taking += [start(one, what) for one, what in self._upkeep(cell, runner)]
-                self._say_that_it_begins(shared)
                 await self._draining.wait()
                 await _cancel(taking)
                 await self._drain(consumer, alone)
@@ -150,9 +149,14 @@ class Worker:
             services.append((lambda: Archiver(self._open_cell(), archive).run(), "archiver"))
         return services
 
-    def _say_that_it_begins(self, shared: Shared) -> None:
-        if not shared.announces():
-            return
+    async def _take(self, presence: Presence, consumer: Consumer, shared: Shared) -> None:
+        """Take turns as soon as Redis knows the worker and which revisions they begin on."""
+        await presence.advertised.wait()
+        if shared.announces():
+            self._announce()
+        await consumer.run()
+
+    def _announce(self) -> None:
         agents = f"agents {', '.join(self._app.agents)}" if self._app.agents else "no agents of an App"
         log.info(
             "worker %s takes turns: %s, %s, %s", self.name, describe(self.settings), agents, sealer_of(),
@@ -229,12 +233,6 @@ class Worker:
         if own is not None and len(self.settings.cell_urls) == 1:
             return Cells([own])
         return open_cells(self.settings.cell_urls, prefix=self.settings.prefix)
-
-
-async def _take(presence: Presence, consumer: Consumer) -> None:
-    """Take turns as soon as Redis knows which revisions they begin on."""
-    await presence.advertised.wait()
-    await consumer.run()
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
