@@ -33,12 +33,12 @@ Need: TypeAlias = Literal["next turns", "turns", "sessions"]
 
 
 class AgentRevision(Struct):
-    """A revision of an agent. ``workers`` have it now; without any it is listed because something still needs it.
-
-    ``turns`` have begun on it and not ended; ``running`` of them run now. ``label`` is that of the agent. ``share`` is
-    the share of sessions whose next turn takes it, from 0 to 1; None without a promotion of the agent: then each turn
-    takes the revision of the worker that claims it. ``sessions`` are those whose last turn ran on it, as far as that is
-    noted, and ``pinned`` those that keep it; None if they were not counted. ``figures`` are those of its ended turns.
+    """A revision of an agent. ``workers`` have it now; without workers, it is listed because something still needs
+    it. ``turns`` counts the turns that have begun on it and not ended, ``running`` those that run now. ``label`` is
+    that of the agent. ``share`` is the share of sessions whose next turn takes it, from 0 to 1; None without a
+    promotion of the agent: each turn then takes the revision of the worker that claims it. ``sessions`` counts the
+    sessions whose last turn ran on it, as far as that is noted, and ``pinned`` those that keep it; None if they were
+    not counted. ``figures`` are those of its ended turns.
     """
 
     agent: str
@@ -55,7 +55,7 @@ class AgentRevision(Struct):
 
     @property
     def needed_by(self) -> list[Need]:
-        """What still needs workers with this revision, where sessions were counted; without any they may stop.
+        """What still needs workers with this revision, if sessions were counted; if nothing does, they may stop.
 
         ``next turns``: sessions take it at their next turn. ``turns`` have begun on it. ``sessions`` keep it.
 
@@ -119,8 +119,8 @@ class _Rows:
 class AsyncAgents:
     """The agents that workers have, by name and revision, and which revisions sessions take at their next turns.
 
-    A promotion decides for turns that have not begun, in all workers at once, without a restart. With several cells, it
-    is written to one after the other: if it fails, repeat it.
+    A promotion applies to turns that have not begun, in all workers at once, without a restart. With several cells,
+    it is written to one after the other: if it fails, repeat it.
 
     >>> from antiphon import AsyncClient
     >>> client = AsyncClient("redis://localhost:6379/0")
@@ -159,11 +159,11 @@ class AsyncAgents:
         self, agent: str | None = None, *, tenant: str | None = None, since: int | datetime = 0,
         conversation: bool = False,
     ) -> AsyncGenerator[RatedTurn, None]:  # fmt: skip
-        """Iterate over the turns with feedback, the last feedback first, as long as the turns are kept.
+        """Iterate over the turns with feedback, latest feedback first, as long as the turns are kept.
 
-        They may be those of one ``agent``, of a ``tenant``, and ``since`` a time (ms since 1970, or a datetime with a
-        time zone). With ``conversation``, each has the messages of its session before it. Raises ``UsageError`` and
-        ``StoreError``.
+        Filter them by ``agent``, ``tenant`` and the time of the feedback: ``since`` is in ms since 1970, or a
+        datetime with a time zone. With ``conversation``, each turn has the preceding messages of its session. Raises
+        ``UsageError`` and ``StoreError``.
 
         >>> [one.feedback.score async for one in client.agents().feedback("support")]
         []
@@ -174,7 +174,7 @@ class AsyncAgents:
         return list_rated(self._connections.cells, wanted)
 
     async def promotions(self) -> dict[str, Promotion]:
-        """Return which revisions sessions take, by agent, for those of which that was decided. Raises ``StoreError``.
+        """Return the revisions that sessions take, by agent, for agents with a promotion. Raises ``StoreError``.
 
         >>> await client.agents().promotions()
         {}
@@ -184,15 +184,16 @@ class AsyncAgents:
     async def promote(
         self, revision: str, *, share: float | None = None, tenant: str | None = None, session: str | None = None
     ) -> Promotion:  # fmt: skip
-        """Let the next turn of all sessions take a revision: of a ``share`` of them, a tenant or a single session.
+        """Let the next turns of all sessions take a revision, or those of a ``share``, a tenant or one session.
 
         ``revision`` is ``"agent@revision"`` or ``"agent@label"``, of a worker that is running. A ``share`` is above 0
-        and up to 1, and takes sessions by a hash of their ids; the other sessions take the revision that was promoted
-        to all, or if none was, the only other one that workers have. Pinned sessions stay on theirs, unless
-        ``session`` names them. Turns that have begun stay on theirs. A session whose turn begins on another revision
-        than its last one has the event ``agent_changed``.
+        and up to 1, and selects sessions by a hash of their ids; the other sessions take the revision that was
+        promoted to all, or if none was, the only other one that workers have. Pinned sessions stay on theirs, unless
+        ``session`` names them. Turns that have begun stay on theirs. If a turn begins on another revision than the
+        session's last one, the session gets the event ``agent_changed``.
 
-        Returns what sessions take from now on. Raises ``UsageError`` and ``StoreError``; repeating it changes nothing.
+        Returns the promotion that applies from now on. Raises ``UsageError`` and ``StoreError``; repeating it changes
+        nothing.
 
         >>> await client.agents().promote("support@2f1c07d9be52", share=0.05)  # doctest: +SKIP
         Promotion(revision='8bee1897a458', canary='2f1c07d9be52', share=0.05, ...)
@@ -216,9 +217,9 @@ class AsyncAgents:
         return await self._change(agent, change)
 
     async def pause(self, agent: str) -> Promotion:
-        """Let no further session take the revision that is promoted to a share; those whose last turn ran on it stay.
+        """Let no more sessions take the revision promoted to a share; those whose last turn ran on it stay.
 
-        ``promote`` continues. Raises ``UsageError`` without such a revision, and ``StoreError``.
+        ``promote`` continues. Raises ``UsageError`` if there is no such revision, and ``StoreError``.
 
         >>> await client.agents().pause("support")
         Traceback (most recent call last):
@@ -229,10 +230,11 @@ class AsyncAgents:
     async def roll_back(self, agent: str) -> Promotion:
         """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
 
-        Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
-        was promoted. A call after one that has failed with several cells completes that one. With the revision to
-        withdraw, as ``"agent@revision"`` or ``"agent@label"``, repeating it changes nothing. Raises ``UsageError`` if
-        no other revision was promoted before, or if another one was promoted last, and ``StoreError``.
+        Their next turns take the previous revision, including pinned sessions, and the tenants and sessions that it
+        was promoted to. With several cells, a call after a failed one completes it. If ``agent`` names the revision
+        to withdraw, as ``"agent@revision"`` or ``"agent@label"``, repeating the call changes nothing. Raises
+        ``UsageError`` if no other revision was promoted before, or if another one was promoted last, and
+        ``StoreError``.
 
         >>> await client.agents().roll_back("support")
         Traceback (most recent call last):
@@ -247,7 +249,7 @@ class AsyncAgents:
         return await self._change(name, lambda before: rolled_back(before, name, revision))
 
     async def reset(self, agent: str) -> None:
-        """Forget all promotions of an agent: its turns take the revision of the worker that claims them again.
+        """Remove all promotions of an agent: its turns again take the revision of the worker that claims them.
 
         >>> await client.agents().reset("support")
         """
@@ -258,7 +260,7 @@ class AsyncAgents:
         return next(iter(self._connections.cells))
 
     async def _completed(self, agent: str) -> Promotion | None:
-        """Write a roll-back that has not reached every cell to the others, and return it; None if there is none."""
+        """Write a rollback that has not reached every cell to all of them, and return it; None if there is none."""
         known = await promotions_of(self._first)
         after = known.agents.get(agent)
         for cell in self._connections.cells:
@@ -282,7 +284,7 @@ class AsyncAgents:
         return after.agents.get(agent, Promotion())
 
     async def _known(self, revision: str) -> tuple[str, str, list[str]]:
-        """Return the agent, its revision and the other ones that workers have. Raises ``UsageError``."""
+        """Return the agent, its revision and the other revisions that workers have. Raises ``UsageError``."""
         if not is_a(revision, str) or not all(revision.rpartition("@")):
             raise UsageError(
                 f'A revision must be named as "agent@revision" or "agent@label", not {revision!r}.'
@@ -298,7 +300,7 @@ class AsyncAgents:
 
 
 def _with_base(before: Promotion, agent: str, canary: str, others: list[str]) -> Promotion:
-    """Return the promotion with the revision of the sessions outside a share. Raises ``UsageError``."""
+    """Return the promotion with the revision that sessions outside a share take. Raises ``UsageError``."""
     if before.revision == canary:
         raise UsageError(f"All sessions take {agent}@{canary} already: promote the other revision first.")
     if not before.revision and len(others) != 1:

@@ -38,8 +38,7 @@ SILENCE_SECONDS = 5.0
 
 
 class CellNotices:
-    """The completion events of one cell after a cursor. ``cursor`` is the entry that was read last, ''
-    before the start.
+    """The completion events of one cell after a cursor. ``cursor`` is the last entry read, '' before the start.
     """
 
     def __init__(self, name: str, cell: Cell, feed: LiveFeed, after: str, keep_seconds: float) -> None:
@@ -50,13 +49,13 @@ class CellNotices:
         self._keep_seconds = keep_seconds
         self._stack = AsyncExitStack()
         self._listener: Listener | None = None
-        self._asked_at = 0.0  # when the log was last asked for
+        self._asked_at = 0.0  # when the log was last requested
         self._behind = True
         self._silent = False
         self.patiently = Patience(cell, feed, f"notices of {name}")
 
     async def start(self) -> None:
-        """Ask for the notices. Without a cursor, those from now on are read."""
+        """Request the notices. Without a cursor, those from now on are read."""
         if self._listener is None:
             self.patiently.begin()
             channel = self.cell.keys.live(self.cell.database, "")
@@ -65,7 +64,7 @@ class CellNotices:
         self.cursor = self.cursor or newest
 
     async def go_on(self) -> None:
-        """Continue with what comes from now on, as after a ``StreamGap``."""
+        """Continue with notices from now on, as after a ``StreamGap``."""
         self.cursor = await self.patiently(self._ask)
 
     async def aclose(self) -> None:
@@ -75,7 +74,7 @@ class CellNotices:
         await self._stack.aclose()
 
     async def page(self) -> list[Notice]:
-        """Wait for notices, and return those that are there. Raises ``StreamGap``."""
+        """Wait for notices, and return a page of them. Raises ``StreamGap``."""
         if self._listener is None:
             await self.start()
         while True:
@@ -105,7 +104,7 @@ class CellNotices:
         self.patiently.heard = time.monotonic()
 
     def _hurry(self) -> None:
-        """Open the channel's connection again if it was silent although there were notices."""
+        """Reconnect the channel if it was silent although there were notices."""
         if self._silent:
             self._feed.reconnect()
         self._silent = False
@@ -127,10 +126,10 @@ class Page(NamedTuple):
 
 
 class Notices:
-    """The notices of all cells, as they come. A cancelled call loses none.
+    """The notices of all cells, as they arrive. A cancelled call loses none.
 
-    ``after`` gives entries by the names of cells; a cell without one begins with what is new. The logs are kept for
-    ``keep_seconds`` after they were last asked for.
+    ``after`` has entries by cell name; a cell without one begins with new notices. The logs are kept for
+    ``keep_seconds`` after they were last requested.
     """
 
     def __init__(self, connections: Connections, keep_seconds: float, after: Mapping[str, str]) -> None:
@@ -141,12 +140,12 @@ class Notices:
         self._reading: dict[CellNotices, asyncio.Task[list[Notice]]] = {}
 
     async def start(self) -> None:
-        """Ask every cell for its notices; later ones are not missed."""
+        """Request the notices of every cell; later ones are not missed."""
         for one in self.of_cells:
             await one.start()
 
     async def page(self, timeout: float | None = None) -> Page | None:
-        """Wait for notices of any cell; None after ``timeout`` seconds. Raises ``StreamGap`` of one of them."""
+        """Wait for notices of any cell; None after ``timeout`` seconds. Raises ``StreamGap`` if one has a gap."""
         for one in self.of_cells:
             if one not in self._reading:
                 self._reading[one] = asyncio.create_task(one.page(), name="antiphon notices")
@@ -171,7 +170,7 @@ class Notices:
 
 
 def place(entry_id: str) -> tuple[int, int]:
-    """Return the order of an entry among the others."""
+    """Return the sort key of an entry."""
     at, _, number = entry_id.partition("-")
     return int(at or 0), int(number or 0)
 
@@ -187,9 +186,9 @@ class FollowedEvent(NamedTuple):
 
 
 class AllEvents:
-    """Iterates over noticed events after a cursor, without end. A cancelled ``anext`` loses nothing.
+    """Iterates over completion events after a cursor, without end. A cancelled ``anext`` loses nothing.
 
-    Of several cells, the events of each come in their order. An event whose session was deleted meanwhile is left out.
+    With several cells, the events of each come in order. Events of sessions deleted in the meantime are left out.
     """
 
     def __init__(
@@ -236,7 +235,7 @@ class AllEvents:
 
     @property
     def cursor(self) -> str:
-        """The position: behind the event that came last. Pass it as ``after=`` to go on from there."""
+        """The position after the last event. Pass it as ``after=`` to continue from there."""
         return ",".join(f"{self._tags[name]}:{entry}" for name, entry in self._places.items())
 
     async def aclose(self) -> None:
@@ -269,7 +268,7 @@ class AllEvents:
             self._page = None
 
     async def _events(self, page: Page) -> list[tuple[Event | None, str, str]]:
-        """The events of a page, None for those that are not asked for or are gone."""
+        """Return the events of a page, with None for those that were not requested or are gone."""
         wanted = [
             one for one in page.notices if one.kind in self._types and self._tenant in (None, one.tenant)
         ]
@@ -281,7 +280,7 @@ class AllEvents:
 
 
 def is_agent(stored: bytes, name: str) -> bool:
-    """Return whether this is the agent of a turn, as it is stored."""
+    """Return whether the stored agent of a turn has this name."""
     try:
         return agent_name(decode_field("agent", stored)) == name
     except CorruptRecord:
@@ -289,7 +288,7 @@ def is_agent(stored: bytes, name: str) -> bool:
 
 
 async def read_events(cell: Cell, wanted: Sequence[Notice]) -> dict[str, Event]:
-    """Read the events that these notices are of, by the ids of the notices; those that are gone are left out.
+    """Read the events of these notices, by the ids of the notices; those that are gone are left out.
 
     Raises ``StoreError``.
     """
@@ -319,7 +318,7 @@ def _event(entry: bytes | None) -> Event | None:
 
 
 def check_types(types: Iterable[str] | None) -> Collection[str]:
-    """Check the types of events to follow; without any, these are all. Raises ``UsageError``."""
+    """Check the types of events to follow; None means all. Raises ``UsageError``."""
     asked = NOTICED if types is None else [types] if isinstance(types, str) else list(types)
     for one in asked:
         if one not in NOTICED:

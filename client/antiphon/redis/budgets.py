@@ -1,4 +1,4 @@
-"""The budgets of a deployment: they are stored in each cell, and each ledger is in one of them."""
+"""The budgets of a deployment: each cell stores all of them, and each ledger is in one cell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHECKS = {"session": session_id, "tenant": tenant_id}
 
 
 class AsyncBudgets:
-    """The budgets of a session, a tenant, a user or an agent by its name, or with None of all names.
+    """The budgets of the session, tenant, user or agent with a name; with None, those of all names.
 
     >>> from antiphon import AsyncClient
     >>> from antiphon.model import Budget
@@ -51,21 +51,21 @@ class AsyncBudgets:
     async def set(self, budgets: Iterable[Budget] | None) -> None:
         """Set all budgets of this name.
 
-        They take the place of those that an App declares and of those for all names; an empty list is no budget, and
-        with None the others hold again. Workers notice within five seconds that a scope has its first budget; later
-        changes hold from the next model call on, and suspended turns ask again at once. What was used before a change
-        counts. Raises ``UsageError`` and ``StoreError``; if it fails, repeat it.
+        They replace those that an App declares and those for all names. An empty list means no budget; None makes the
+        others apply again. Workers notice the first budget of a scope within five seconds; later changes apply from
+        the next model call on, and suspended turns check again at once. Usage before a change counts. Raises
+        ``UsageError`` and ``StoreError``; if it fails, repeat it.
 
         >>> await client.budgets("user", "alice", tenant="acme").set([Budget(tokens=100_000, per="month")])
         """
         checked = None if budgets is None else checked_budgets(budgets)
         for cell in self._connections.cells:
             await write_budgets(cell, self._scope, self._name, checked)
-        for cell in self._connections.cells:  # when all of them have the change
+        for cell in self._connections.cells:  # once all of them have the change
             await wake_waiting(cell, self._scope, self._name)
 
     async def read(self) -> list[BudgetState]:
-        """Read the stored budgets that hold for this name, and how much of them is used. Raises ``StoreError``.
+        """Read the stored budgets that apply to this name, and how much of them is used. Raises ``StoreError``.
 
         >>> await client.budgets("user", "bob").read()
         []
@@ -75,11 +75,11 @@ class AsyncBudgets:
         return await read_ledgers(home, with_ledgers(self._scope, self._name, stored))
 
     async def page(self, *, tenant: str | None = None, cursor: str | None = None) -> BudgetPage:
-        """Read a page of all stored budgets of this scope: of each name, and of all names (``name`` is None).
+        """Read a page of the scope's stored budgets: those of each name, and those of all names (``name`` is None).
 
-        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, sorted; the pages are in
-        no order. A name may be repeated while budgets change. Budgets that an App declares are not listed. Raises
-        ``UsageError`` for a ``cursor`` that no page had, and ``StoreError``.
+        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, sorted within the page
+        only. A name may be repeated while budgets change. Budgets that an App declares are not listed. Raises
+        ``UsageError`` for an invalid ``cursor``, and ``StoreError``.
 
         >>> page = await client.budgets("tenant", None).page()
         >>> [(one.name, one.state.budget.limit) for one in page.budgets]
@@ -91,7 +91,7 @@ class AsyncBudgets:
 
 
 def payer_name(scope: BudgetScope, name: str | None, tenant: str | None) -> str:
-    """Return the name of a scope in the ledgers, '' for all of its names. Raises ``UsageError``."""
+    """Return a name as the ledgers use it, '' for all names of the scope. Raises ``UsageError``."""
     if scope not in get_args(BudgetScope):
         words = ", ".join(repr(word) for word in get_args(BudgetScope))
         raise UsageError(f"The scope of a budget must be one of {words}, not {scope!r}.")
@@ -104,9 +104,9 @@ def payer_name(scope: BudgetScope, name: str | None, tenant: str | None) -> str:
 
 
 class StoredBudget(Struct):
-    """A stored budget, and how much of it is used. ``name`` is None for the one of all names that have none.
+    """A stored budget, and how much of it is used. ``name`` is None if it is for all names without a budget.
 
-    ``tenant`` is that of a user.
+    ``tenant`` is the user's tenant.
     """
 
     scope: BudgetScope
@@ -132,7 +132,7 @@ async def list_budgets(
     place = _place(cursor)
     if tenant is not None and scope not in ("tenant", "user"):
         raise UsageError(f"tenant= lists the budgets of a tenant or its users, not those of each {scope}.")
-    any_cell = next(iter(cells))  # all have all budgets
+    any_cell = next(iter(cells))  # each cell stores all budgets
     if tenant is not None and scope == "tenant":
         stored, after = {tenant_id(tenant): await stored_budgets(any_cell, scope, tenant)}, 0
     else:
@@ -142,7 +142,7 @@ async def list_budgets(
 
 
 async def _states(cells: Cells, scope: BudgetScope, stored: dict[str, list[Budget]]) -> list[StoredBudget]:
-    """Read what is used of budgets, of each cell in one round trip."""
+    """Read the usage of budgets, in one round trip per cell."""
     wanted: dict[Cell, list[tuple[str, str, Budget]]] = defaultdict(list)
     for name, budgets in sorted(stored.items()):
         of_name = with_ledgers(scope, name, budgets)
@@ -170,5 +170,5 @@ def _place(cursor: str | None) -> int:
 
 
 def home_of(cells: Cells, scope: str, name: str) -> Cell:
-    """Return the cell with the ledgers of a scope for days and months."""
+    """Return the cell with a name's daily and monthly ledgers."""
     return cells.of_session(name if scope == "session" else f"{scope}:{name}")

@@ -1,9 +1,9 @@
 """Finds the Redis that holds a session.
 
-A deployment that outgrows one Redis uses several cells, whose names determine that of a session. With a list of URLs,
-each is a cell: rendezvous hashing of the session's id chooses it, and a new cell takes over only the sessions whose ids
-it wins. On a Redis Cluster the number of cells is fixed, and the cluster moves them between its nodes: numbered cells
-are chosen by the remainder of a hash.
+A deployment that outgrows one Redis uses several cells, whose names determine the cell of a session. With a list of
+URLs, each is a cell: rendezvous hashing of the session's id chooses it, and a new cell takes over only the sessions
+whose ids it wins. On a Redis Cluster the number of cells is fixed, and the cluster moves them between its nodes:
+numbered cells are chosen by the remainder of a hash.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ServerOptions(TypedDict, total=False):
 class ConnectionOptions(ServerOptions, total=False):
     """The keywords of a client: those of a connection, the prefix of its keys and the default queue of its turns.
 
-    ``archive`` is the store in which the workers keep sessions after their life in Redis, or its URL.
+    ``archive`` is the store in which workers keep sessions after they expire from Redis, or its URL.
     """
 
     prefix: str | None
@@ -71,7 +71,7 @@ class Cells:
                 one, other = place_of_cell(same.redis), place_of_cell(cell.redis)
                 raise SettingsError(f"{one} and {other} have the same name: {cell.name}.")
         self._names = [*self._cells]
-        """The cells of the whole deployment, as far as the URLs name it."""
+        """The names of the deployment's cells, as far as the URLs name them."""
         self._numbered: Sequence[str] = ()
         if cells[0].has_disk:  # the cell of this process is the only one
             clusters = {id(names): names for names in (names_beside(cell.redis) for cell in cells)}.values()
@@ -85,7 +85,7 @@ class Cells:
         return iter(self._cells.values())
 
     def named(self) -> Iterable[tuple[str, Cell]]:
-        """The cells with their names, which do not depend on the order of the URLs."""
+        """Return the cells with their names, which do not depend on the order of the URLs."""
         return self._cells.items()
 
     def of_session(self, session: str) -> Cell:
@@ -99,7 +99,7 @@ class Cells:
     def of_hash(self, session_hash: str) -> Cell:
         """Return the cell of the sessions with this hash.
 
-        Raises ``UsageError`` if it is on a cluster of which the URL names other cells only.
+        Raises ``UsageError`` if it is on a cluster and the URL names only other cells of that cluster.
         """
         if len(self._names) == 1:
             return next(iter(self._cells.values()))
@@ -133,7 +133,7 @@ class Cells:
             )
 
     def _is_at(self, name: str, cell: Cell) -> bool:
-        """Return whether the cell of this name is where another one is: RQ's URLs have no names of cells."""
+        """Return whether the cell with this name is where ``cell`` is: RQ's URLs have no names of cells."""
         found = self._cells.get(name)
         return found is not None and place_of_cell(found.redis) == place_of_cell(cell.redis)
 
@@ -141,7 +141,7 @@ class Cells:
 def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:
     """Make cells from a URL, a list of URLs or a redis-py client, without connecting.
 
-    Without them, from ``ANTIPHON_REDIS_URL``. Raises ``SettingsError`` if there is none.
+    The default is ``ANTIPHON_REDIS_URL``. Raises ``SettingsError`` if there is none.
     """
     first = prefix_of(prefix)
     redis = os.environ.get(URL_VARIABLE) if redis is None else redis

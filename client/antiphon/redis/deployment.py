@@ -37,11 +37,11 @@ from antiphon.wire.lists.workers import (
 from antiphon.wire.preflight import memory_of, write_refusal
 
 READ_SECONDS, CHECK_SECONDS = 5.0, 2.0
-"""How long the state of a cell may take to read, and the check whether it takes turns."""
+"""Time limits for reading the state of a cell, and for checking whether it takes turns."""
 
 
 class QueueState(Struct):
-    """A queue over all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells.
+    """A queue across all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells.
 
     ``oldest_seconds`` is how long the oldest turn that may be claimed has waited, by the clock of its Redis, or None.
     """
@@ -56,7 +56,7 @@ class QueueState(Struct):
     oldest_seconds: float | None = None
 
     def add(self, row: QueueRow) -> None:
-        """Count the turns in this queue of one cell."""
+        """Add the counts of this queue in one cell."""
         for name in ("queued", "running", "waiting", "delayed", "failed", "workers"):
             setattr(self, name, getattr(self, name) + getattr(row, name))
         if row.oldest_seconds is not None:
@@ -96,9 +96,9 @@ async def count_sessions(connections: Connections) -> SessionCounts:
 
 
 class Overview(Struct):
-    """What a deployment does at one moment. ``at`` is in ms since 1970, by the clock of the first Redis.
+    """The activity of a deployment at one moment. ``at`` is in ms since 1970, by the clock of the first Redis.
 
-    ``turns`` are the current turns of at most as many sessions as were asked for, and ``counts`` those of all.
+    ``turns`` are the current turns of a limited number of sessions in each cell, and ``counts`` those of all.
     """
 
     at: int
@@ -121,13 +121,13 @@ async def overview(connections: Connections, limit: int = 200) -> Overview:
 
 
 class CellState(Struct):
-    """One cell as its monitoring sees it. ``up`` is whether its Redis answers, ``writable`` whether it takes turns.
+    """A cell as monitoring sees it. ``up`` is whether its Redis answers, ``writable`` whether it takes turns.
 
-    ``node`` is the address of its Redis, on a cluster that of the node that has its slot, and ``sessions`` how many
-    sessions it keeps. ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user
-    may not read them. ``rq_prefix`` is how the keys of RQ begin. ``revisions`` are the figures of the revisions that
-    its workers have, by ``agent@revision``. ``lag`` is how late the slowest worker has published the events of the last
-    second, in seconds. ``budgets`` are those of tenants and agents.
+    ``node`` is the address of its Redis, or on a cluster of the node with its slot, and ``sessions`` the number of
+    sessions that it keeps. ``memory`` is the memory that Redis uses and its ``maxmemory`` (0 means no limit), in
+    bytes; None if its user may not read them. ``rq_prefix`` is the first part of RQ's keys. ``revisions`` are the
+    figures of the revisions that its workers have, by ``agent@revision``. ``lag`` is the delay, in seconds, with
+    which the slowest worker published the events of the last second. ``budgets`` are those of tenants and agents.
     """
 
     name: str
@@ -146,7 +146,7 @@ class CellState(Struct):
 
 
 async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
-    """Read all cells concurrently, on connections of their own. What cannot be read of one stays at its default."""
+    """Read all cells concurrently, on connections of their own. Values that cannot be read keep their defaults."""
     cells = open_cells(list(urls), prefix=prefix, retries=0)
     try:
         return await asyncio.gather(*(_cell_state(name, cell) for name, cell in cells.named()))
@@ -175,7 +175,7 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
 
 
 async def no_turns_because(urls: Sequence[str], prefix: str) -> str:
-    """Return why no cell takes turns now, or nothing as soon as one is known to take them."""
+    """Return why no cell takes turns now, or an empty string as soon as one is known to take them."""
     cells = open_cells(list(urls), prefix=prefix, retries=0)
     why = ""
     asking = [asyncio.create_task(_refusal(cell)) for cell in cells]
@@ -209,7 +209,7 @@ MOST = {
 
 
 async def gateway_secret(connections: Connections) -> bytes:
-    """Return the secret that the gateways of a deployment share. The first call makes it. Raises ``StoreError``."""
+    """Return the secret that the gateways of a deployment share. The first call creates it. Raises ``StoreError``."""
     _, cell = min(connections.cells.named(), key=lambda named: named[0])
     pipe = cell.redis.pipeline(transaction=True)
     pipe.set(cell.keys.gateway_secret, secrets.token_bytes(32), nx=True)
@@ -218,18 +218,18 @@ async def gateway_secret(connections: Connections) -> bytes:
     return found
 
 
-SCANNED = 1000  # keys that one round trip looks at
+SCANNED = 1000  # keys per round trip
 
 
 class TenantLimits(Struct, repr_omit_defaults=True):
-    """How many turns and stored bytes a tenant may have in one Redis. None is no limit.
+    """How many turns and stored bytes a tenant may have in one Redis. None means no limit.
 
-    ``in_flight`` turns stand in a queue or run; further ones wait. ``waiting`` turns are accepted and not in flight,
-    delayed ones among them, and ``per_minute`` turns are submitted in any 60 seconds; further ones are refused with
-    ``TenantLimit``. So are turns of a user of the tenant (``submit(user=…)``) beyond ``user_turns`` that have not
-    ended, and ``user_per_minute`` submitted in any 60 seconds. ``user_in_flight`` turns of each user stand in the
-    tenant's line or in a queue, or run; further ones wait. Stored files of the tenant's sessions have at most
-    ``stored_bytes`` together; further ones are refused with ``TenantLimit``.
+    Up to ``in_flight`` turns are in a queue or run; further ones wait. Up to ``waiting`` turns, including delayed
+    ones, are accepted and not in flight, and up to ``per_minute`` are submitted in any 60 seconds; further ones are
+    refused with ``TenantLimit``. So are turns of a user of the tenant (``submit(user=…)``) beyond ``user_turns`` that
+    have not ended, and ``user_per_minute`` submitted in any 60 seconds. Up to ``user_in_flight`` turns of each user
+    are in the tenant's line or in a queue, or run; further ones wait. Stored files of the tenant's sessions have at
+    most ``stored_bytes`` together; further ones are refused with ``TenantLimit``.
     """
 
     in_flight: int | None = None
@@ -242,7 +242,8 @@ class TenantLimits(Struct, repr_omit_defaults=True):
 
 
 async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLimits) -> None:
-    """Set all limits of a tenant, or with '' their defaults, in each cell. Raises ``UsageError``, ``StoreError``."""
+    """Set all limits of a tenant in each cell, or the defaults of all tenants with ''. Raises ``UsageError``,
+    ``StoreError``."""
     numbers = {name: _checked(name, getattr(limits, name)) for name in MOST}
     for cell in cells:
         pipe = cell.redis.pipeline(transaction=True)
@@ -255,7 +256,7 @@ async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLi
 
 
 async def tenant_limits(cell: Cell, tenant: str) -> TenantLimits:
-    """The limits that a tenant has in a cell: its own, and the defaults where it has none. Raises ``StoreError``."""
+    """Return the limits of a tenant in a cell: its own, and the defaults where it has none. Raises ``StoreError``."""
     fields = [f"{name}:{whose}" for name in MOST for whose in (tenant, "")]
     found: list[Any] = await asked(cell.redis.hmget(cell.keys.limits, fields))
     pairs = zip(found[::2], found[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""Reads and changes sessions in Redis: read, compute the change, write it; if another was faster, start again."""
+"""Reads and changes sessions in Redis: read, compute the change, write it; on a conflict, start again."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Found(Struct):
         return "closed" in self.fields
 
     def check_tenant(self, session: SessionRef) -> None:
-        """Raise ``WrongTenant`` where the session exists and is not that of the tenant that the caller names."""
+        """Raise ``WrongTenant`` if the session exists and does not belong to the tenant that the caller names."""
         if session.tenant is not None:
             check_tenant(session.id, session.tenant, bool(self.fields), self.value("tenant"))
 
     @property
     def life(self) -> str:
-        """The name of this session among those with its id; an older release writes only ``created``."""
+        """The value that distinguishes sessions with the same id; older releases write only ``created``."""
         return self.text("life") or self.text("created")
 
     @property
@@ -190,7 +190,7 @@ class Edits:
         await self._write(opening.token, restored, "between" if opening.replace else "any")
 
     async def _parent(self, session_id: SessionId) -> Found:
-        """Read the session that a new one belongs to. Raises ``WrongTenant``."""
+        """Read the parent of a new session. Raises ``WrongTenant``."""
         found = await found_in(self._cell_of(session_id), session_id)
         found.check_tenant(msgspec.structs.replace(self._session, id=session_id))
         return found
@@ -246,7 +246,7 @@ class Edits:
         raise SessionBusy("Other calls keep changing the session: try again later.", session_id=session_id)
 
     def _keep_tenant(self, change: Change, found: Found) -> None:
-        """The script compares the tenant again: it is still the one that was checked, or that of a new session."""
+        """Have the script check that the tenant is still the one that was read, and set it in a new session."""
         if self._session.tenant is not None and all(one.name != "tenant" for one in change.fields):
             old = found.fields.get("tenant", b"")
             change.fields.append(FieldChange("tenant", old, self._session.tenant.encode()))
@@ -274,7 +274,7 @@ class Edits:
 
 
 def _opened(found: Found, opening: Opening, parent: Found | None, session_id: str) -> Change | None:
-    """Return what ``agent.session(…)`` asks for and the session does not have yet. Raises ``SessionExists``."""
+    """Return the changes that ``agent.session(…)`` asks for, None without any. Raises ``SessionExists``."""
     changes = opening.changes(found.value, parent and parent.value)
     fields = {name: encode_field(name, value) for name, value in changes.items()}
     known = found.value("variables") if opening.variables else {}
@@ -318,12 +318,13 @@ def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy | None:
 
 
 def _rewound(found: Found, message_id: str, session_id: str) -> Change | Busy:
-    """The history up to a message, which a turn may still have to bring. Raises ``MessageNotFound``, ``UsageError``."""
+    """Cut after a message, which a turn may still have to add (``Busy``). Raises ``MessageNotFound``,
+    ``UsageError``."""
     for turn_id in found.inbox:
         if message_id.startswith(f"{turn_id}."):
             return Busy(turn_id)
     kept = kept_behind(decode_history(found.history, 0), message_id)
-    seq = found.fields.get("seq", b"")  # what was read is what is cut: whatever adds a message raises it
+    seq = found.fields.get("seq", b"")  # cuts only what was read: each added message raises seq
     change = Change([FieldChange("seq", seq, seq)], length=found.length)
     if kept < found.length:
         change.keep = kept
@@ -334,7 +335,7 @@ def _rewound(found: Found, message_id: str, session_id: str) -> Change | Busy:
 def _ended_with(
     found: Found, ends_with: Callable[[Message | None], list[Message]], session_id: str
 ) -> Change | None:
-    """The history with other messages in the place of its last one, if there is one."""
+    """Return the change that replaces the last message of the history, if there is one."""
     seq = found.fields.get("seq", b"")  # as above
     change = Change([FieldChange("seq", seq, seq)], length=found.length)
     last = decode_history(found.history, max(found.length - 2, 0))
@@ -348,7 +349,7 @@ def _ended_with(
 def _become(
     found: Found, becomes: Callable[[list[Message]], list[Message]], session_id: str
 ) -> Change | None:
-    """The history with other messages after those that both have in common."""
+    """Return the change that replaces all messages after those that the old and new histories share."""
     seq = found.fields.get("seq", b"")  # as above
     change = Change([FieldChange("seq", seq, seq)], length=found.length)
     old = decode_history(found.history, 0)
@@ -363,7 +364,7 @@ def _become(
 def _cut_and_added(
     change: Change, kept: int, before: str, messages: list[Message], session_id: str
 ) -> Change:
-    """Remove the message ``before`` and all later ones, and add messages there."""
+    """Complete a change that removes all messages after the message ``before`` and adds others there."""
     events: list[Event] = [] if kept == change.length else [HistoryRewound(message_id=before, kept=kept)]
     events += [MessageAdded(message=message) for message in messages]
     change.keep, change.messages = kept if kept != change.length else None, _encoded(messages)

@@ -1,4 +1,4 @@
-"""Searches every key for what is left of a session or of a tenant after it was erased."""
+"""Searches all keys for what is left of an erased session, tenant or user."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from antiphon.wire.lists.inspection import turn_ids
 from antiphon.wire.placed import clear, is_placed, store_of
 from antiphon.wire.promotions import change_promotions
 
-SCANNED = 1000  # keys that one round trip looks at
+SCANNED = 1000  # keys per round trip
 OF_A_SESSION = ("inbox", "history", "media", "events", "turns", "scheduled")
 RECORDS = ("session", "turn", "schedule", "webhook")
 FIELDS = ("session", "tenant", "deleted", "created", "description", "ant_prefix", "user", "users")
 
 
 class Forgotten(Struct):
-    """What was erased, and what a search of all keys has found afterwards.
+    """What was erased, and what a search of all keys found afterwards.
 
     ``sessions`` were deleted; ``turns`` are ended turns of earlier sessions with these ids, or of sessions that had
-    expired. ``events`` were kept for turns that would wait. ``searched`` counts the keys that were looked at, and
-    ``left`` names those that still have content: none. ``pending`` are copies that workers remove: ``archive:…`` within
-    two minutes, ``memory:…`` from the memory's index. ``unsearched`` has ``archive`` if workers use an archive and the
-    client has no ``archive=``: archived sessions may still have content. It has ``files`` if contents of files are in a
-    byte store and this process has none: set ``ANTIPHON_FILES``. Then repeat the call.
+    expired. ``events`` were kept for turns that would wait for them. ``searched`` counts the keys examined, and
+    ``left`` names those that still have content: it should be empty. ``pending`` are copies that workers remove:
+    ``archive:…`` within two minutes, ``memory:…`` from the memory's index. ``unsearched`` contains ``archive`` if
+    workers use an archive and the client has no ``archive=``: archived sessions may still have content. It contains
+    ``files`` if contents of files are in a byte store and this process has none: set ``ANTIPHON_FILES``. Then repeat
+    the call.
     """
 
     sessions: list[str] = field(default_factory=list[str])
@@ -58,16 +59,16 @@ class Forgotten(Struct):
 
 
 class OfUser(Struct):
-    """What a session has of a user: the ids of turns that are kept. ``users`` are all of the session's."""
+    """A user's part of a session: the ids of the user's kept turns. ``users`` are all users of the session."""
 
     turns: list[str] = field(default_factory=list[str])
     users: set[str] = field(default_factory=set[str])
 
 
 class Search:
-    """Looks at every key of a cell for what belongs to these sessions, to a tenant, or to a user (of a tenant).
+    """Searches all keys of a cell for what belongs to these sessions, to a tenant, or to a user (of a tenant).
 
-    ``of_user`` are the sessions that a user's turns name, and ``shared`` those of which only such turns were erased.
+    ``of_user`` are the sessions with turns of the user; ``shared`` are those where only such turns were erased.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Search:
         self.pending: list[str] = []
 
     async def run(self) -> None:
-        """Search everything, and remove the graphs' threads, whose names only a search finds. Raises ``StoreError``."""
+        """Search all keys, and remove graph threads, whose names only a search finds. Raises ``StoreError``."""
         cursor, keys = 0, self._cell.keys
         while True:
             answer: Any = await asked(self._cell.redis.scan(cursor, count=SCANNED))
@@ -152,14 +153,14 @@ class Search:
             of.turns.append(name)
 
     def _goes(self, kind: str, name: str) -> bool:
-        """Whether this is a thread or a ledger of what is erased."""
+        """Return whether this is a thread or a ledger of erased data."""
         if kind == "graph":
             return _session_of_thread(name) in self._touched
         scope, _, ledger = name.partition(":")
         return kind == "spent" and self._pays(scope, ledger.partition(":")[2])
 
     def _pays(self, scope: str, name: str) -> bool:
-        """Whether a budget or its ledger is of the user, of the tenant or one of its users, or of a session."""
+        """Return whether a budget or ledger is the user's, the tenant's or one of its users', or a session's."""
         whole = self._tenant if self._user is None else None
         if scope == "session":
             return name in self._sessions
@@ -192,7 +193,7 @@ class Search:
         await change_promotions(self._cell, change)
 
     async def _look_for_remains(self) -> None:
-        """Of budgets, of erased turns, of graphs that have run turns, and of copies outside this Redis."""
+        """Remove budgets, promotions, threads and ledgers; note remains of erased turns and copies elsewhere."""
         await self._remove_budgets()
         await self._remove_promotions()
         if self._threads:
@@ -212,7 +213,7 @@ class Search:
         self.pending += [f"archive:{name}" for name in names if name.partition("\x1f")[0] in known]
 
     async def _look_at_memories(self) -> None:
-        """Of sessions that stay: a memory that is to forget turns of one has noted that in a field."""
+        """Note the memories that are still to forget turns of sessions that stay, from a field of each session."""
         stay = sorted(self._touched.difference(self._sessions))
         if not stay:
             return
@@ -225,7 +226,7 @@ class Search:
                 self.pending.append(f"memory:{session}")
 
     def _kind(self, key: str) -> tuple[str, str]:
-        """Return the kind of a key and its id; an empty kind for a key that is not of this deployment."""
+        """Return the kind of a key and its id. The kind is empty if the key belongs to another deployment."""
         for stem in (self._cell.keys.prefix, self._cell.keys.rq):
             if key.startswith(f"{stem}:"):
                 kind, _, name = key.removeprefix(f"{stem}:").partition(":")
@@ -262,7 +263,7 @@ async def search(
 async def forget_session(
     connections: Connections, session: str, tenant: str | None, open_session: Callable[..., Any]
 ) -> Forgotten:
-    """Delete a session with those of its sub-agents, and search for what is left. Raises ``StoreError``."""
+    """Delete a session and those of its sub-agents, and search for what is left. Raises ``StoreError``."""
     found = Forgotten()
     doomed = [*await sub_agents_of(connections, session, tenant), session]
     for one in reversed(doomed):  # the session deletes those of its sub-agents, unless it has expired
@@ -276,9 +277,9 @@ async def forget_session(
 
 
 async def sub_agents_of(connections: Connections, session: str, tenant: str | None) -> list[str]:
-    """Return the sessions of a session's sub-agents, and of theirs, also if it has expired. Raises ``StoreError``.
+    """Return the sessions of a session's sub-agents and of theirs, even if it has expired. Raises ``StoreError``.
 
-    Only those of its tenant: any tenant may give a session such a name, and this parent.
+    Only those of its tenant are returned: any tenant may use such a name and this parent.
     """
     own = connections.cell_of_session(SessionId(session))
     kept: Any = await asked(own.redis.hmget(own.keys.session(session), ["created", "tenant"]))
@@ -310,7 +311,7 @@ async def sub_agents_of(connections: Connections, session: str, tenant: str | No
 
 
 async def note_archive(cells: Iterable[Cell], found: Forgotten) -> None:
-    """Note in the report that there is an archive, which a client without it cannot search. Raises ``StoreError``."""
+    """Note in the report that there is an archive, which this client cannot search. Raises ``StoreError``."""
     for cell in cells:
         if await asked(cell.redis.exists(cell.keys.seq_floor)):
             found.unsearched.append("archive")
@@ -328,7 +329,7 @@ async def sessions_of_user(cells: Iterable[Cell], user: str, tenant: str | None)
 
 
 def part_of_user(saved: dict[str, Any], user: str) -> dict[str, Any]:
-    """Return what a saved session has of a user: the messages of all turns that the user has submitted or steered."""
+    """Return a user's part of a saved session: the messages of all turns that the user has submitted or steered."""
     turns = {one.get("turn_id") for one in saved["messages"] if one.get("by") == user}
     messages = [one for one in saved["messages"] if one.get("turn_id") in turns or one.get("by") == user]
     named = {*stored_ids(msgspec.convert(messages, list[Message]))}
@@ -338,7 +339,7 @@ def part_of_user(saved: dict[str, Any], user: str) -> dict[str, Any]:
 
 
 class ErasedPart:
-    """What is erased of a user in a session that stays: turns, and the files of theirs that nothing else names."""
+    """The part of a session that is erased with a user: turns, and files that only these turns name."""
 
     def __init__(self, user: str, turns: Iterable[str]) -> None:
         self._user = user
@@ -347,7 +348,7 @@ class ErasedPart:
         self._others = set[str]()
 
     def add(self, turn: TurnInfo) -> None:
-        """Note a turn of the user that has ended: the one that it has steered, and the files of its input."""
+        """Note an ended turn of the user, or the turn that it steered, and the files of its input."""
         self.turns |= {turn.steered_into or turn.turn_id}
         self._files.update(stored_ids(turn.input))
 
@@ -360,9 +361,10 @@ class ErasedPart:
         return kept
 
     async def files(self, cell: Cell, session: SessionId) -> set[str]:
-        """Return the files to remove: also those of tools in turns that have left no messages.
+        """Return the files to remove, including those of tools in turns that left no messages.
 
-        What turns of others name stays, as do turns that are still to run or may be retried. Raises ``StoreError``.
+        Files that other turns name stay, including turns that have yet to run or may be retried. Raises
+        ``StoreError``.
         """
         entries = await list_files(cell, session)
         doomed = self._files | {one.id for one in entries if one.by == self._user}

@@ -20,11 +20,11 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.files import add_file, drop_files, list_files, read_file
 
 MOST_INLINE = 16 * 1024
-"""So many characters of base64 stay in a message: a file that is as small is not worth a call of its own."""
+"""The most base64 characters that stay in a message: a file this small is not worth a call of its own."""
 
 TOO_OFTEN = "Name each file once, shorten the history with a window, or remove files from the session."
 WITH_FILES = {Image, File, Item, ToolResult}
-"""The parts that may name stored files, or have contents that are to be stored."""
+"""The parts that may name stored files, or have contents to store."""
 OWN = "="
 _FORM = re.compile(rf"{STORED}({OWN}*)[0-9a-f]{{64}}")
 _PICTURES = ("png", "jpeg", "webp")
@@ -32,7 +32,7 @@ P = TypeVar("P", bound=Part)
 
 
 class SessionFiles:
-    """The files of one session. With the ``fence`` of a running turn, files are added only while that is held.
+    """The files of one session. With the ``fence`` of a running turn, files are added only while that is in force.
 
     ``user`` is the user of the turn for which files are added.
     """
@@ -114,9 +114,9 @@ class SessionFiles:
         return msgspec.structs.replace(part, url=None, data=None, media_type=media_type, id=entry.id)
 
     async def filled(self, messages: Sequence[Message], past: Iterable[StoredFile] = ()) -> list[Message]:
-        """Return the messages with the contents of stored files, each of which is read once.
+        """Return the messages with the contents of stored files. Each file is read once.
 
-        ``past`` are files that an archive has. A file that the session no longer has becomes a text that says so.
+        ``past`` are archived files. A file that the session no longer has becomes a text that states this.
         Raises ``CorruptRecord``, ``StoreError``, and ``LimitReached`` if they name the same files too often.
         """
         known: dict[str, StoredFile | None] = {one.id: one for one in past}
@@ -136,7 +136,7 @@ class SessionFiles:
 
 
 def is_large(message: Message) -> bool:
-    """Whether a message has content that is to be stored."""
+    """Return whether a message has content to store."""
     for part in message.parts:  # most are text, and cost no call
         if part.__class__ in WITH_FILES and (has_contents(part) or any(map(_data, _within(part)))):
             return True
@@ -144,14 +144,14 @@ def is_large(message: Message) -> bool:
 
 
 def has_contents(part: object) -> bool:
-    """Whether a provider's item has content that is to be stored, such as a generated image."""
+    """Return whether a provider's item has content to store, such as a generated image."""
     return isinstance(part, Item) and bool(without_contents(part.item)[1])
 
 
 def without_contents(item: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[bytes, str | None]]]:
     """Return a provider's item with the ids of its large contents in their place, and the contents by their ids.
 
-    A content is base64 that is written in one way only, so that the item can be sent as it came.
+    Only base64 in its standard form counts as content, so that the item can be sent as it came.
     """
     contents: dict[str, tuple[bytes, str | None]] = {}
 
@@ -169,7 +169,7 @@ def without_contents(item: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tu
 
 
 def marked(part: Part) -> Part:
-    """Return a part that a model service sent with texts marked that have the form of an id: they stay texts."""
+    """Return a model service's part with those texts marked that look like file ids, so that they stay texts."""
     if not isinstance(part, Item) or not is_unfilled([Message("assistant", [part])]):
         return part
     return msgspec.structs.replace(part, item=_mapped(part.item, _as_own))
@@ -180,7 +180,7 @@ def _as_own(text: str) -> str:
 
 
 def _id_in(text: str) -> str | None:
-    """Return the id of a stored file, if a text of an item is in the place of its content."""
+    """Return the id of a stored file, if a text of an item replaces its content."""
     found = _FORM.fullmatch(text)
     return text.removeprefix(STORED) if found and not found[1] else None
 
@@ -233,7 +233,7 @@ def named_files(part: Part) -> list[str]:
 
 
 def is_unfilled(messages: Iterable[Message]) -> bool:
-    """Whether messages name stored files, or have texts that are marked as no ids."""
+    """Return whether messages name stored files, or have texts that are marked as not being ids."""
     for message in messages:
         for part in message.parts:  # most are text, and cost no call
             if part.__class__ is Item and any(map(_FORM.fullmatch, _texts(cast("Item", part).item))):
@@ -244,7 +244,7 @@ def is_unfilled(messages: Iterable[Message]) -> bool:
 
 
 def _data(part: object) -> tuple[str | None, bytes] | None:
-    """Return the media type and the content of a part that is to be stored, if it can be read."""
+    """Return the media type and the content of a part to store, if the content can be read."""
     if not isinstance(part, Image | File):
         return None
     media_type, text = part.media_type, part.data
@@ -259,7 +259,7 @@ def _data(part: object) -> tuple[str | None, bytes] | None:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the content that a text is of in base64, if it is to be stored."""
+    """Return the content of a base64 text, if it is to be stored."""
     if not MOST_INLINE < len(text) <= LIMITS.file_bytes * 4 // 3 + 4:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Lists the sessions of several cells and the turns of a session, and warns of turns that no worker serves."""
+"""Lists the sessions and the delayed and suspended turns of several cells, and the turns of a session."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 PAGE = 100
 ARCHIVED = 0
-"""The place of sessions that live in the archive alone: behind all that live in Redis."""
+"""The place of sessions that exist only in the archive: after all sessions in Redis."""
 LISTED = ListedFields.__struct_fields__
 LISTED_STATES: tuple[SessionWord, ...] = ("running", "suspended", "failed")
 MOST_OF_A_STATE = 1000
-"""So many turns are looked at for the sessions of a cell that are in one of these states."""
+"""The most turns that are read to find the sessions of a cell in one of these states."""
 
 
 async def list_sessions(
@@ -39,8 +39,8 @@ async def list_sessions(
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
     """Iterate over the sessions of all cells, page by page; the session that expires last comes first.
 
-    Those of which only the archive knows come last, in the order of their ids. With a ``state`` that has a list of its
-    own in Redis, only those of this list are read.
+    Sessions that exist only in the archive come last, ordered by id. For a ``state`` with a list of its own in Redis,
+    only that list is read.
     """
     cells, archive = connections.cells, connections.archive
     if state in LISTED_STATES:
@@ -65,7 +65,7 @@ async def list_sessions(
 async def _of_state(
     connections: Connections, cell: Cell, state: SessionWord, after: ListPlace | None, page: int
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-    """The sessions of a cell that run, are suspended or have failed, from the lists of their turns."""
+    """Yield the sessions of a cell that run, are suspended or have failed, from the lists of their turns."""
     names = await inspection.sessions_in(cell, state, MOST_OF_A_STATE)
     places = [
         place for place in await inspection.places_of_sessions(cell, names) if after is None or place < after
@@ -92,14 +92,14 @@ async def _live_sessions(
 
 
 def list_due(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[DueTurn, None]:
-    """The delayed turns of all cells, the next one first; read page by page."""
+    """Iterate over the delayed turns of all cells, the next one first; read page by page."""
     return merged(
         [_timed(cell, cell.keys.due, page, inspection.due_turns) for cell in cells], lambda turn: turn.due
     )
 
 
 def list_suspended(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[SuspendedTurn, None]:
-    """The suspended turns of all cells, the one that waits longest first; read page by page."""
+    """Iterate over the suspended turns of all cells, the longest wait first; read page by page."""
     streams = [_timed(cell, cell.keys.suspended, page, suspended_turns) for cell in cells]
     return merged(streams, lambda turn: turn.suspended)
 
@@ -107,7 +107,7 @@ def list_suspended(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[Su
 async def merged(
     streams: Sequence[AsyncGenerator[T, None]], place_of: Callable[[T], Any], *, last: bool = False
 ) -> AsyncGenerator[T, None]:
-    """What these iterations bring, in the order of its place; with ``last`` the greatest place comes first."""
+    """Merge these iterations in the order of the places; with ``last``, the greatest place comes first."""
     first_of = max if last else min
     try:
         heads = {stream: await anext(stream, None) for stream in streams}
@@ -144,7 +144,7 @@ async def _of_cell(
 
 
 async def _with_past(cell: Cell, archive: ArchiveReader, row: SessionRow) -> SessionRow:
-    """Return the row with what the archive has of its past. A copy that cannot be read is left out."""
+    """Return the row including its archived past. A copy that cannot be read is left out."""
     if row.restored:
         return row
     try:
@@ -168,7 +168,7 @@ async def _timed(
     page: int,
     read: Callable[[Cell, list[Place]], Awaitable[Sequence[T | None]]],
 ) -> AsyncGenerator[T, None]:
-    """The turns of a list that is ordered by time; those that have gone are left out."""
+    """Yield the turns of a list that is ordered by time, without those that no longer exist."""
     after: Place | None = None
     while places := await places_of(cell, key, after, page):
         for turn in await read(cell, places):
@@ -192,7 +192,7 @@ def info_of(row: SessionRow) -> SessionInfo:
 
 
 def _readable(name: str, data: bytes) -> Any:
-    """Decode a value, or return nothing if it is damaged: one damaged session must not hide all others."""
+    """Decode a value, or return an empty one if it is damaged: one damaged session must not hide all others."""
     try:
         return decode_field(name, data)
     except CorruptRecord:

@@ -1,8 +1,8 @@
-"""What a reader with an old cursor receives in place of events that are no longer kept, page by page.
+"""Replaces events that are no longer kept, page by page, for readers with an old cursor.
 
-The messages of the history that these events brought, in order: those of a turn with the seq of its last event. A
-history that was cut since is announced, and turns whose end is still to come are shown as they were submitted. Each
-page follows from the cursor alone, so that a reader may leave in the middle and return to any process.
+Readers receive the messages that these events added to the history, in order: those of a turn have the seq of its
+last event. An event announces that the history was cut since, and turns that end later are shown as submitted. Each
+page depends on the cursor alone, so that a reader may leave in the middle and continue in any process.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.records import TurnRecord, readable
 
 PAGE = 200
-"""So many messages are read at once."""
+"""How many messages are read at once."""
 TURNS_AT_ONCE = 100
 
 
 class History:
-    """The history of a session as readers of its past use it: its fields, its messages, its turns."""
+    """The history of a session for readers of its past: its fields, messages and turns."""
 
     def __init__(self, cell: Cell, session_id: SessionId, archive: ArchiveReader | None = None) -> None:
         self.session_id = session_id
         self.archive = archive
         self._cell = cell
-        self._copy: list[bytes] | None = None  # of what the archive has, while a reader reads it
+        self._copy: list[bytes] | None = None  # with the archived part, while a reader reads it
 
     async def state(self) -> tuple[Mapping[str, bytes], int] | None:
-        """Return the fields of the session and the length of its history, with what the archive has of both."""
+        """Return the fields of the session and the length of its history, including the archived part of both."""
         pipe = self._cell.redis.pipeline(transaction=True)
         pipe.hgetall(self._cell.keys.session(self.session_id))
         pipe.llen(self._cell.keys.history(self.session_id))
@@ -61,7 +61,7 @@ class History:
     async def messages(self, start: int, stop: int, noted: bytes) -> list[Message] | None:
         """Return a page of the history, from ``start`` on and without ``stop``.
 
-        None if the session has changed since it had the notes ``noted``.
+        None if the session has changed: its notes are no longer ``noted``.
         """
         if self._copy is not None:
             return decode_history(self._copy[start:stop], start)
@@ -74,7 +74,7 @@ class History:
         return decode_history(self._cell.seal.open_all(self.session_id, "message", page), start)
 
     def let_go(self) -> None:
-        """Keep nothing of the archived copy: the reader has all of it."""
+        """Drop the archived copy: the reader has all of it."""
         self._copy = None
 
     async def turns(self, newest: int, count: int) -> list[TurnRecord]:
@@ -86,7 +86,7 @@ class History:
 
 
 class _Plan(Struct):
-    """What is still to be given to a reader at ``cursor``, before the event ``before``."""
+    """What a reader at ``cursor`` has yet to receive, before the event ``before``."""
 
     cursor: int
     before: int
@@ -97,13 +97,13 @@ class _Plan(Struct):
 
 
 class Past:
-    """The past of a session for one reader of it. ``tenant`` is whose the session must be, if it exists."""
+    """The past of a session, for one reader. If the session exists, it must belong to ``tenant``."""
 
     def __init__(self, history: History, tenant: str | None = None) -> None:
         self._history = history
         self._tenant = tenant
         self._plan: _Plan | None = None
-        self._opened = False  # whether the reader has what the session began with
+        self._opened = False  # whether the reader has the messages that the session began with
 
     @property
     def archived(self) -> bool:
@@ -111,10 +111,10 @@ class Past:
         return self._history.archive is not None
 
     async def after(self, cursor: int, before: int, *, beginning: bool = False) -> list[Event] | None:
-        """Return a page of what takes the place of the events after ``cursor`` and before ``before``, or nothing.
+        """Return a page of events that replace those after ``cursor`` and before ``before``; empty if there are none.
 
-        A ``before`` of 0 means all. With ``beginning``, the reader has seen nothing of the session yet. None if it is
-        not known what has come since. Raises ``StoreError``, ``CorruptRecord`` and ``WrongTenant``.
+        A ``before`` of 0 means all. With ``beginning``, the reader has seen nothing of the session yet. None if the
+        events since then are unknown. Raises ``StoreError``, ``CorruptRecord`` and ``WrongTenant``.
         """
         while True:
             plan = self._plan
@@ -149,7 +149,7 @@ class Past:
         return _Plan(cursor, before, fields.get(FIELD, b""), rewound, deque(found.pieces), deque(queued))
 
     async def _queued(self, cursor: int, before: int) -> list[TurnRecord]:
-        """Return the turns that were submitted in between, and whose end is still to come."""
+        """Return the turns that were submitted in between and end later."""
         found: list[TurnRecord] = []
         for newest in range(0, 1000, TURNS_AT_ONCE):
             page = await self._history.turns(newest, TURNS_AT_ONCE)
@@ -221,7 +221,7 @@ class Past:
 
 
 def _up_to(messages: int, pieces: deque[Piece]) -> list[Piece]:
-    """The next pieces with about so many messages, or the beginning of a large one."""
+    """Return the next pieces with about this many messages, or the beginning of a large one."""
     found: list[Piece] = []
     for one in pieces:
         if found and one.stop - found[0].start > messages:
@@ -237,5 +237,5 @@ PastOf: TypeAlias = Callable[[Cell, SessionId, str | None], Past]
 
 
 def past_of(archive: ArchiveReader | None, cell: Cell, session_id: SessionId, tenant: str | None) -> Past:
-    """Return the past of a session in a cell, with what the archive has of it."""
+    """Return the past of a session in a cell, including its archived part."""
     return Past(History(cell, session_id, archive), tenant)

@@ -29,7 +29,7 @@ OPTIONS = ("params", "output", "instructions", "max_tool_calls", "caller_tools")
 
 
 async def record_turn(cell: Cell, turn_id: TurnId) -> Recording:
-    """Record a turn. Raises ``UsageError`` for one that has not ended, ``TurnNotFound`` and ``TurnDeleted``."""
+    """Record a turn. Raises ``UsageError`` if it has not ended, ``TurnNotFound`` and ``TurnDeleted``."""
     record = await cell.turn(turn_id)
     info = turn_info(record)
     if info.status not in TERMINAL:
@@ -52,8 +52,8 @@ async def record_turn(cell: Cell, turn_id: TurnId) -> Recording:
 async def session_before(cell: Cell, turn: TurnRecord) -> tuple[dict[str, bytes], list[Message]]:
     """Return the fields of a turn's session and its messages before the turn, or before its submission if it left none.
 
-    Both are empty if the session has ended: the turn is kept longer, and its session's name may be that of another one
-    since, perhaps another tenant's. Raises ``CorruptRecord`` and ``StoreError``.
+    Both are empty if the session has ended: the turn is kept longer, and the id may be another session's by now,
+    perhaps another tenant's. Raises ``CorruptRecord`` and ``StoreError``.
     """
     created = number(turn.fields.get("created") or turn.fields.get("queued_at"))
     try:
@@ -72,12 +72,12 @@ async def session_before(cell: Cell, turn: TurnRecord) -> tuple[dict[str, bytes]
 
 
 def _plain(messages: list[Message]) -> list[Message]:
-    """The messages without what only a stored history needs."""
+    """Return the messages without the fields that only a stored history needs."""
     return [msgspec.structs.replace(one, id=None, turn_id=None, created=None, by=None) for one in messages]
 
 
 def _only_charge(history: list[Message]) -> list[Message]:
-    """The messages of a history, of which only the last turn may name the agent that stays: see ``InCharge``."""
+    """Return the history with the agent that stays named by its last turn only: see ``InCharge``."""
     last = next((place for place in range(len(history) - 1, -1, -1) if history[place].turn_id), 0)
     return [
         one if place >= last or one.in_charge is None else msgspec.structs.replace(one, in_charge=None)
@@ -86,20 +86,21 @@ def _only_charge(history: list[Message]) -> list[Message]:
 
 
 async def _files(cell: Cell, record: TurnRecord, messages: list[Message]) -> list[StoredFile]:
-    """The stored files that messages name, as far as the session still has them."""
+    """Return the stored files that messages name, as far as the session still has them."""
     files = SessionFiles(cell, record.session_id)
     found = [await files.read(file_id) for file_id in dict.fromkeys(stored_ids(messages))]
     return [one for one in found if one is not None]
 
 
 async def requests_of(cell: Cell, turn_id: TurnId) -> list[KeptRequest]:
-    """Return what the models received in a turn. Raises ``TurnNotFound``, ``TurnDeleted`` and ``CorruptRecord``."""
+    """Return the requests that models received in a turn. Raises ``TurnNotFound``, ``TurnDeleted`` and
+    ``CorruptRecord``."""
     record = await cell.turn(turn_id)
     return await kept_requests(cell, record) if cell.has_disk and "deleted" not in record.fields else []
 
 
 async def kept_turns(cell: Cell, session: SessionId) -> list[TurnId]:
-    """Return the last 1,000 turns of a session, the first one first; none of a session that is not there."""
+    """Return the last 1,000 turns of a session, oldest first; none if it does not exist."""
     try:
         return (await cell.snapshot(session, *NO_MESSAGES, "pending failed")).order
     except SessionNotFound:
@@ -107,7 +108,7 @@ async def kept_turns(cell: Cell, session: SessionId) -> list[TurnId]:
 
 
 async def record_session(session_id: str, turns: Iterable[TurnHandle]) -> SessionRecording:
-    """Record those of a session's ``turns`` that have ended, but not those that another turn has taken or are damaged.
+    """Record a session's ended ``turns``, without damaged ones and those whose input another turn has taken.
 
     Raises ``UsageError`` if there are none, ``KeyMissing`` and ``StoreError``.
     """

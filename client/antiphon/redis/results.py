@@ -1,4 +1,4 @@
-"""Waits for the ends of many turns at once: one connection and one log for each cell, however many the turns are."""
+"""Waits for the ends of many turns at once, with one connection and one log for each cell."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from antiphon.wire.lists.notices import ends_of, turn_records
 from antiphon.wire.records import TurnRecord
 
 Submitted = AsyncTurn | AgentError
-"""What ``submit_many`` gives for each turn: the turn, or why it was refused."""
+"""What ``submit_many`` returns for each turn: the turn, or the error that refused it."""
 
 KEEP_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 30.0
 STATUSES, RECORDS = 1000, 100  # read in one round trip
 
 Found = TurnRecord | AgentError | None
-"""What Redis has of a turn; None if it has expired."""
+"""The record of a turn, or the error of reading it; None if the turn has expired."""
 
 
 class Ends:
     """Yields turns as they end. Turns may be added while others are awaited.
 
-    A turn that a worker of an older release ends is noticed at the next look, half a minute later at most. A turn whose
-    input another one has taken ends with that one.
+    If a worker of an older release ends a turn, the next check notices it, at most half a minute later. A turn whose
+    input another turn has taken ends with that turn.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -60,7 +60,7 @@ class Ends:
         self._unread |= new
 
     async def ended(self) -> list[TurnId]:
-        """Wait until one has ended, and return all that have. They are not awaited any longer."""
+        """Wait until a turn has ended, and return all that have. They are no longer awaited."""
         if not self._started:
             await self._notices.start()
             self._started, self._looked_at = True, time.monotonic()
@@ -72,7 +72,8 @@ class Ends:
         return []
 
     async def records(self, turns: Sequence[TurnId]) -> dict[TurnId, Found]:
-        """Read these turns, a hundred in one round trip. One that steered has the record of the turn that took it."""
+        """Read these turns, a hundred in one round trip. A turn that steered has the record of the turn it
+        steered."""
         home = {turn: self._taken.get(turn, turn) for turn in turns}
         found: dict[TurnId, Found] = {}
         for notices, ids in self._by_cell({*home.values()}):
@@ -86,11 +87,11 @@ class Ends:
         return {turn: found[taker] for turn, taker in home.items()}
 
     async def aclose(self) -> None:
-        """Wait for none of them any longer."""
+        """Stop waiting."""
         await self._notices.aclose()
 
     async def _follow(self) -> None:
-        """Wait for notices of open turns. What a gap may hide is read again, and now and then all is."""
+        """Wait for notices of open turns. After a gap, and every half minute, all open turns are read again."""
         left = self._looked_at + LOOK_AGAIN_SECONDS - time.monotonic()
         try:
             page: Page | None = await self._notices.page(max(left, 0.0))
@@ -130,7 +131,7 @@ class Ends:
         return [*ended]
 
     def _by_cell(self, turns: Iterable[TurnId]):
-        """The turns of each cell, with the notices of that cell."""
+        """Return the notices of each cell, with its turns."""
         homes = defaultdict[int, list[TurnId]](list)
         for turn in turns:
             homes[id(self._connections.cell_of_turn(turn))].append(turn)
@@ -186,7 +187,7 @@ async def results(
 
 
 def _told(connections: Connections, known: TurnId, handle: AsyncTurn | None, record: Found) -> AsyncTurn:
-    """The caller's handle of a turn that has ended, or a new one. Raises ``TurnNotFound`` of an id."""
+    """Return the caller's handle of an ended turn, or a new one for an id. Raises ``TurnNotFound`` for an id."""
     if handle is None:
         if not isinstance(record, TurnRecord):
             raise record or unknown_turn(known)

@@ -55,7 +55,7 @@ RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
 class RedisRuntime:
     """Submits turns and reads sessions.
 
-    ``connected`` returns the connections of the running event loop for the sessions of a store, or of none.
+    ``connected`` returns the connections of the running event loop, for the sessions of a store or without one.
     """
 
     def __init__(
@@ -256,9 +256,9 @@ class RedisRuntime:
         return bool(answer)
 
     async def _sub_agents(self, session: SessionRef) -> list[SessionId]:
-        """Return the sessions in which sub-agents have run calls of a session, if it can be read.
+        """Return the sessions in which sub-agents have run calls of a session, as far as they can be read.
 
-        What a session says of its children may be wrong: a child is one of the same tenant that names this parent.
+        A session's list of children may be wrong: a child must have the same tenant and name this parent.
         """
         found = await self._found(session, *NO_MESSAGES)
         own, archive = (session.id, found.text("tenant")), (await self._connected(session.store)).archive
@@ -286,7 +286,7 @@ class RedisRuntime:
                 yield row
 
     async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
-        """Submit a turn. If cancelled meanwhile, wait for the answer and roll back an accepted turn."""
+        """Submit a turn. If cancelled in the meantime, wait for the answer and roll back an accepted turn."""
         submitting = asyncio.ensure_future(self._hand_in(session, work, owned=True))
         try:
             return await asyncio.shield(submitting)
@@ -317,7 +317,7 @@ class RedisRuntime:
         return Edits(connections.cell_of_session, session, ended)
 
     async def _check_tenant(self, session: SessionRef) -> None:
-        """Before what reads nothing by itself. Raises ``WrongTenant``."""
+        """Check the tenant before operations that do not read the session. Raises ``WrongTenant``."""
         if session.tenant is not None:
             await self._found(session, *NO_MESSAGES)
 
@@ -342,12 +342,12 @@ class RedisRuntime:
 
 
 def _place(number: int) -> int:
-    """Return a place in a history that Redis takes: one that is further away is beyond its end as well."""
+    """Limit a place in a history to the range that Redis accepts: every history ends before its bounds."""
     return max(-FARTHEST, min(number, FARTHEST))
 
 
 async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
-    """Return when the turn has ended, with any outcome. Raises ``ResultTimeout``."""
+    """Wait until the turn has ended, with any outcome. Raises ``ResultTimeout``."""
     timer = asyncio.timeout(timeout)
     try:
         async with timer:
@@ -359,7 +359,7 @@ async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
 
 
 def _travelling(work: Work) -> tuple[Work, str | AgentSpec | None]:
-    """Return the serialized agent, with the model that the call asks for, and the rest of the turn."""
+    """Return the turn, and its serialized agent with the model that the call asks for."""
     if work.agent is None or isinstance(work.agent, str):
         return work, work.agent
     if "model" not in work.params:

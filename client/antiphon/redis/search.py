@@ -21,7 +21,7 @@ SEARCH_CURSOR = "=search"
 """The name under which turns wait to be indexed. No memory can have it."""
 LONGEST_QUERY = 1000
 MOST_FOUND = 1000
-"""So many turns of a search can be read, page by page."""
+"""The most turns of a search that can be read, page by page."""
 
 
 class SearchOptions(TypedDict, total=False):
@@ -39,7 +39,8 @@ SEARCH_OPTIONS = declared(SearchOptions)
 
 
 class SearchHit(Struct):
-    """A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that fits best."""
+    """A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that matches
+    best."""
 
     session_id: str
     turn_id: str
@@ -143,7 +144,7 @@ def _hit(one: IndexedTurn, query: Query) -> SearchHit:
 
 
 async def _known(connections: Connections, found: Sequence[IndexedTurn]) -> list[bool]:
-    """Whether each turn still is what was indexed: Redis notes at once what is deleted, and the index follows."""
+    """Return whether each turn is still as indexed: Redis notes deletions at once, and the index follows."""
     places = [Remembered(one.session_id, one.turn_id) for one in found]
     known = dict[Remembered, bool]()
     cells = {place: connections.cell_of_session(SessionId(place.session_id)) for place in places}

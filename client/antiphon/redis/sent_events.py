@@ -28,9 +28,9 @@ MOST_KEY_CHARACTERS = 1_000
 async def send_event(
     cells: Iterable[Cell], name: str, data: Any = None, *, key: str | None = None, tenant: str | None = None
 ) -> int:
-    """Send an event to every cell, and return how many turns it has reached, or started where none waits.
+    """Send an event to every cell. Return how many turns it has reached, or started if none waits.
 
-    Each cell keeps it, so that a turn finds it where it waits. Repeating the call with the same ``key`` sends it to
+    Each cell keeps it for turns that will wait for it. Repeating the call with the same ``key`` sends it to
     the cells that have not received it. Raises ``InvalidId``, ``UsageError``, ``LimitReached`` and ``StoreError``.
     """
     name, where, cells = event_name(name), "" if tenant is None else tenant_id(tenant), [*cells]
@@ -41,7 +41,7 @@ async def send_event(
 
 
 async def tell_waiting(cell: Cell, name: str, *, key: str, tenant: str | None) -> None:
-    """Send an event of our own to a cell: it starts no turn, whatever schedules there are. Raises ``StoreError``."""
+    """Send an internal event to a cell. It starts no turn, whatever the schedules. Raises ``StoreError``."""
     where = tenant or ""
     await _reach([cell], name, where, _id_of(name, where, key), _encoded(name, None))
 

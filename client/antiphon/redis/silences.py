@@ -1,7 +1,7 @@
 """Checks many silent sessions in one round trip, and wakes up only the readers of changed ones.
 
-All readers of an event loop share one timer. A message costs it nothing: it looks at when each reader heard something
-last, and waits again.
+All readers of an event loop share one timer. Messages do not reset it: it checks when each reader last heard
+something, and waits again.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from antiphon.input.ids import SessionId
 from antiphon.wire.cell import Cell
 
 TICK_SECONDS = 0.25
-"""Readers that are due within this time are looked at together."""
+"""Readers that are due within this time are checked together."""
 AT_ONCE = 500
 FIELDS = ("seq", "created", "life", "tenant")
 
 Found = list[bytes | None] | Exception
-"""The ``FIELDS`` of a session, or why they are not known."""
+"""The ``FIELDS`` of a session, or the error of reading them."""
 
 
 class Reader(Protocol):
-    """Who reads a session."""
+    """A reader of a session."""
 
     cell: Cell
     session_id: SessionId
 
     @property
     def due(self) -> float | None:
-        """The time from which on it has been silent for too long; None for one that has ended."""
+        """The time from which it has been silent for too long; None once it has ended."""
         ...
 
     def look(self, found: Found) -> None:
-        """Take what was found after a silence. ``due`` is later from here on."""
+        """Process the result of a check after a silence. ``due`` is later after this call."""
         ...
 
 
@@ -53,7 +53,7 @@ class Silences:
         self._looking: set[asyncio.Task[None]] = set()
 
     def watch(self, reader: Reader) -> None:
-        """Look at this reader whenever it is due, until it ends or is garbage collected."""
+        """Check this reader whenever it is due, until it ends or is garbage collected."""
         if (due := reader.due) is not None:
             tick = math.ceil(due / TICK_SECONDS)
             self._due[tick].append(ref(reader))
@@ -87,13 +87,13 @@ class Silences:
             self._set_timer(min(self._due))
 
     async def look_at(self, cell: Cell, readers: Sequence[Reader]) -> None:
-        """Look at the sessions of these readers, and watch them from now on."""
+        """Check the sessions of these readers, and keep watching them."""
         for start in range(0, len(readers), AT_ONCE):
             some = [reader for reader in readers[start : start + AT_ONCE] if reader.due is not None]
             found: list[Found]
             try:
                 found = await cell.fields_of_sessions([reader.session_id for reader in some], *FIELDS)
-            except AgentError as exc:  # each reader tries by itself, and says so
+            except AgentError as exc:  # each reader then tries by itself, and logs it
                 found = [exc] * len(some)
             for reader, fields in zip(some, found, strict=True):
                 reader.look(fields)
@@ -104,7 +104,7 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Silences] = WeakKeyDicti
 
 
 def silences() -> Silences:
-    """Return those of the running event loop."""
+    """Return the ``Silences`` of the running event loop."""
     loop = asyncio.get_running_loop()
     found = _of_loops.get(loop)
     if found is None:

@@ -23,9 +23,9 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.records import NewTurn
 
 MOST_TURNS, MOST_BYTES = 32, 256 * 1024
-"""How much one call submits: while its script runs, the server does nothing else."""
+"""The most that one call submits: while its script runs, the server does nothing else."""
 AT_ONCE = 8
-"""So many calls are under way to Redis at once: more would wait too long for their answers."""
+"""The most calls to Redis in progress at once: more would wait too long for their answers."""
 
 
 class Submission:
@@ -49,7 +49,7 @@ class Submission:
 
     @property
     def large(self) -> bool:
-        """Whether its messages have contents that are to be stored apart."""
+        """Whether its messages have contents to store separately."""
         return any(map(is_large, self._work.messages))
 
     async def prepare(self, connections: Connections) -> None:
@@ -69,9 +69,9 @@ Outcome: TypeAlias = AsyncTurn | AgentError
 
 
 async def submit_all(connections: Connections, wanted: Sequence[Submission]) -> list[Outcome]:
-    """Submit these in order; each becomes its turn, or the error with which it was refused.
+    """Submit these in order. Return the turn of each, or the error that refused it.
 
-    When a cell can no longer be reached, the rest of its turns is not tried.
+    If a cell can no longer be reached, its remaining turns are not tried.
     """
     outcomes: dict[int, Outcome] = {}
     of_cells: dict[Cell, dict[int, Submission]] = defaultdict(dict)
@@ -84,11 +84,11 @@ async def submit_all(connections: Connections, wanted: Sequence[Submission]) -> 
 async def _submit_to(
     cell: Cell, connections: Connections, wanted: Mapping[int, Submission], outcomes: dict[int, Outcome]
 ) -> None:
-    """Submit the turns of a cell. While the server accepts those of some calls, the next ones are encoded."""
+    """Submit the turns of a cell. The next calls are encoded while the server processes earlier ones."""
     outcomes |= await _prepared(connections, wanted)
     wanted = {place: one for place, one in wanted.items() if place not in outcomes}
     calls: deque[asyncio.Task[StoreUnavailable | None]] = deque()
-    lost, most = None, 1  # the first call goes alone: a server that does not know the script is sent it once
+    lost, most = None, 1  # the first call goes alone: a server without the script is sent it once
     for turns in _encoded(connections, wanted, outcomes):
         if lost is None and len(calls) == most:
             lost, most = await calls.popleft(), AT_ONCE
@@ -96,13 +96,13 @@ async def _submit_to(
             outcomes |= dict.fromkeys(turns, lost)
             continue
         calls.append(asyncio.create_task(_call(cell, connections, wanted, turns, outcomes)))
-        await asyncio.sleep(0)  # it is sent now
+        await asyncio.sleep(0)  # send it now
     for call in calls:
         await call
 
 
 async def _prepared(connections: Connections, wanted: Mapping[int, Submission]) -> dict[int, AgentError]:
-    """Store large contents of these turns' messages. Returns the errors of those for which that has failed."""
+    """Store large contents of these turns' messages. Returns the errors, by place, of turns for which this failed."""
     failed: dict[int, AgentError] = {}
     for place in [place for place, one in wanted.items() if one.large]:
         try:
@@ -115,7 +115,7 @@ async def _prepared(connections: Connections, wanted: Mapping[int, Submission]) 
 def _encoded(
     connections: Connections, wanted: Mapping[int, Submission], outcomes: dict[int, Outcome]
 ) -> Generator[dict[int, NewTurn]]:
-    """The turns of each call, by their places. The error of one that cannot be submitted is its outcome."""
+    """Yield the turns of each call, by place. If a turn cannot be submitted, its error becomes its outcome."""
     turns: dict[int, NewTurn] = {}
     size = 0
     for place, one in wanted.items():
@@ -139,7 +139,7 @@ async def _call(
     turns: Mapping[int, NewTurn],
     outcomes: dict[int, Outcome],
 ) -> StoreUnavailable | None:
-    """Submit these turns in one call. Returns why the cell can no longer be reached."""
+    """Submit these turns in one call. Returns the error if the cell can no longer be reached."""
     try:
         answers = await cell.submit_many([*turns.values()])
     except StoreError as exc:

@@ -1,16 +1,17 @@
-"""Follows the events of a session or a turn: each one once, in order, through reconnects.
+"""Follows the events of a session or a turn: each one once, in order, across reconnects.
 
     subscribe → wait for the confirmation → replay the log from the cursor → drop events seen before
     → a seq is missing, or the connection was lost: read the log again
     → nothing came for 5 s, then 10, 20 and 30: ask for its newest seq (``Silences``), and read the log if it is new
     → seq and time disagree (a later event has an earlier seq): read the log again
-    → the missing events are no longer in the log: the messages that they brought come from the history (``Past``)
-    → the event at the cursor is another one, or the history is not noted that far back: StreamGap
-    → the session is another one than before, or has ended: StreamGap
+    → the missing events are no longer in the log: read the messages that they added from the history (``Past``)
+    → the event at the cursor is a different one, or no notes of the history go back that far: StreamGap
+    → the session was created again, or has ended: StreamGap
 
-The log is authoritative; the channel only makes delivery fast. A later session with the same id leaves out a seq, so
-that its events never follow a cursor of the earlier one. More than an hour after the end of that one it counts from 1
-again: its events have the seq of earlier ones, but a later time. `life` in each page tells the sessions apart.
+The log is authoritative; the channel only makes delivery fast. A later session with the same id skips a seq, so that
+its events never follow a cursor of the earlier one. If it begins more than an hour after the earlier one ended, it
+counts from 1 again: its events repeat earlier seqs, but have a later time. `life` in each page distinguishes the
+sessions.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ E = TypeVar("E", Event, Published)
 PAGE = 500
 SILENCE_SECONDS = 5.0
 MOST_SILENCES = 6
-"""A session that stays silent is checked less and less often, at last after so many times as long."""
+"""A session that stays silent is checked less and less often: the interval grows up to this many times."""
 MISSED = -1
-"""An event was published, and its message had not come when the session was looked at."""
+"""An event was published, but its message had not arrived when the session was checked."""
 # The scripts write this at the beginning of every event.
 _PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')
 
@@ -54,7 +55,7 @@ class Subscription(EventIterator):
     """Iterates over the events of one session after a cursor, without end.
 
     ``cursor`` is the seq of the last event returned; a new subscription after it continues from there. Raises
-    ``StreamGap`` if events after the cursor are no longer kept and ``past`` does not know what they brought, or if the
+    ``StreamGap`` if events after the cursor are no longer kept and ``past`` cannot replace them, or if the
     session has ended, ``CorruptRecord`` if an event
     is damaged, ``WrongTenant`` if the session does not belong to ``tenant``, ``StoreUnavailable`` if its client has
     tried for some seconds and never reached Redis, and ``ClientClosed`` when its client is closed.
@@ -76,10 +77,10 @@ class Subscription(EventIterator):
         super().__init__(heartbeat)
         self.session_id = session_id
         self.cursor = parse_cursor(after)
-        self._beginning = self.cursor == 0  # until something was given
+        self._beginning = self.cursor == 0  # until an event was returned
         self._past_of = past
         self._past: Past | None = None  # most readers never need it
-        self._instead: Sequence[Event] = ()  # what takes the place of events that are no longer kept
+        self._instead: Sequence[Event] = ()  # these replace events that are no longer kept
         self.cell = cell
         self._feed = feed
         self._tenant = tenant
@@ -90,11 +91,11 @@ class Subscription(EventIterator):
         self._listener: Listener | None = None
         self._confirmed = False
         self._started = False
-        self._log: list[tuple[int, bytes]] = []  # read from the log, and not given yet
+        self._log: list[tuple[int, bytes]] = []  # read from the log, and not returned yet
         self._behind = True  # the log may hold more than was read
-        self._quiet = 0  # how often nothing was new after a silence, or MISSED
+        self._quiet = 0  # how many checks in a row found nothing new, or MISSED
         self._silence = _silence(0)
-        self._doubtful = False  # its session could not be looked at: the connection may be dead
+        self._doubtful = False  # its session could not be checked: the connection may be dead
         self.patiently = Patience(cell, feed, f"session {session_id}", session_id)
 
     async def __aenter__(self) -> Self:
@@ -121,7 +122,7 @@ class Subscription(EventIterator):
         self._watch()
 
     def _watch(self) -> None:
-        """Have the session looked at whenever it is silent."""
+        """Have the session checked whenever it is silent."""
         silences().watch(self)
 
     def go_on(self, after: int) -> None:
@@ -132,7 +133,7 @@ class Subscription(EventIterator):
         self._behind = True
 
     async def aclose(self) -> None:
-        """Stop listening. Whoever waits for an event is told that there are no more."""
+        """Stop listening. Iterations that wait for an event end."""
         if self._listener is not None:
             self._listener.close(StopAsyncIteration())
         listens, self._listens = self._listens, None
@@ -150,8 +151,8 @@ class Subscription(EventIterator):
     async def published(self) -> list[Published]:
         """Wait for events, and return all that have arrived, as stored in the log.
 
-        Each comes once and in order, whether it is taken here or as an ``Event``. Raises what the iteration raises;
-        cancelled, it has taken nothing.
+        Each comes once and in order, whether it is read here or as an ``Event``. Raises what the iteration raises. A
+        cancelled call takes no events.
         """
         found: list[Published] = []
         while not found:
@@ -169,7 +170,7 @@ class Subscription(EventIterator):
         return found
 
     def _drain(self, found: list[Published]) -> None:
-        """Add the messages that wait and follow each other."""
+        """Add the waiting messages that continue without a gap."""
         assert self._listener is not None
         while (message := self._listener.take()) is not None:
             event = self._next_event(message, decode_published)
@@ -180,7 +181,7 @@ class Subscription(EventIterator):
                 return
 
     async def _ready(self) -> bool:
-        """Whether events of the log wait to be given; reads it where it may hold more."""
+        """Read the log where it may hold more. Return whether events from it wait to be returned."""
         if not self._started:
             await self.start()
         while self._behind and not (self._log or self._instead):
@@ -188,7 +189,7 @@ class Subscription(EventIterator):
         return bool(self._log or self._instead)
 
     async def listening(self) -> Listener:
-        """Ask for the channel, and do not wait for the confirmation: ``start`` does."""
+        """Subscribe to the channel without waiting for the confirmation: ``start`` does that."""
         if self._listener is None:
             self.patiently.begin()
             channel = self.cell.keys.live(self.cell.database, self.session_id)
@@ -211,20 +212,20 @@ class Subscription(EventIterator):
 
     @property
     def due(self) -> float | None:
-        """When its session should be looked at if nothing comes; None once it listens no more."""
+        """When its session should be checked if no message comes; None once it has stopped listening."""
         if self._listener is None or self._listener.ended:
             return None
         return self.patiently.heard + self._silence
 
     def look(self, found: Found) -> None:
-        """Take what was found after a silence, and read the log if anything has changed.
+        """Process the result of a check, and read the log if anything has changed.
 
-        A message that does not come within the next moment either was lost: the connection receives nothing.
+        If a new event's message has not arrived by the next check either, it was lost: the connection is dead.
         """
         listener, cursor = self._listener, self.cursor or 0
         self.patiently.heard = time.monotonic()
         if listener is None or listener.behind or self._behind or self._log or self._instead:
-            return  # there is something to give
+            return  # there is something to return
         unknown = isinstance(found, Exception)
         newest = 0 if unknown else number(found[0])
         if newest > cursor and self._quiet != MISSED:
@@ -243,7 +244,7 @@ class Subscription(EventIterator):
         return not self._life and self._past is not None and self._past.archived
 
     async def _read_log(self) -> None:
-        """Read what the log holds after the cursor, or a page of it. It holds all whose messages wait already."""
+        """Read up to a page of the log after the cursor. The log contains all events whose messages wait already."""
         if self._listener is not None:
             self._listener.clear()
         entries = await self.patiently(self._page)
@@ -271,7 +272,7 @@ class Subscription(EventIterator):
         return event
 
     def _next_event(self, message: bytes, decode: Callable[[bytes], E]) -> E | None:
-        """Return the message's event if it follows the cursor, else None. The first one may be of a later session."""
+        """Return the message's event if it follows the cursor, else None. The first one may be a later session's."""
         try:
             seq, at = _place(message)
             follows = self.cursor and seq == self.cursor + 1 and at >= self._at
@@ -324,10 +325,10 @@ class Subscription(EventIterator):
     async def _read_past(
         self, past_of: PastOf, newest: int, entries: list[tuple[int, bytes]], known: bool
     ) -> bool:
-        """Read what takes the place of events that are missing. Returns False if the log goes on at the cursor.
+        """Read the events that replace missing ones. Returns False if the log continues at the cursor.
 
-        A cursor of 0 has a past if the reader has seen the session (``known``) before its first event. The log was read
-        first: what it loses in the meantime was read, and is given after this.
+        A cursor of 0 has a past if the reader has seen the session (``known``) before its first event. The log is
+        read first, so that events trimmed from it in the meantime are not missed.
         """
         cursor, oldest = self.cursor or 0, entries[0][0] if entries else newest + 1
         if not (cursor or self._beginning or known) or (
@@ -374,9 +375,9 @@ class Subscription(EventIterator):
             return int(seq or 0)
 
     def _check_life(self, created: bytes | None, life: bytes | None, tenant: bytes | None) -> None:
-        """Check whose session it is now, and that it is still the one that was read before.
+        """Check the tenant of the session, and that it is still the session that was read before.
 
-        Raises ``WrongTenant`` and ``StreamGap``. An older release writes no ``life``.
+        Raises ``WrongTenant`` and ``StreamGap``. Older releases write no ``life``.
         """
         if self._tenant is not None:
             check_tenant(self.session_id, self._tenant, bool(created), text_of(tenant) or None)
@@ -387,12 +388,12 @@ class Subscription(EventIterator):
 
 
 def _life(created: bytes | None, life: bytes | None) -> bytes:
-    """Return which session of its id it is, empty for none."""
+    """Return the value that distinguishes sessions with the same id; empty if there is none."""
     return (life or created or b"") if created else b""
 
 
 def _silence(quiet: int) -> float:
-    """Return how long to wait for a message, which differs so that not all sessions are checked at once."""
+    """Return how long to wait for a message, with jitter so that sessions are not all checked at once."""
     return SILENCE_SECONDS * min(2**quiet, MOST_SILENCES) * random.uniform(0.8, 1.0)
 
 
@@ -411,14 +412,14 @@ def _time(event: bytes) -> int:
 
 
 class TurnEvents(EventIterator):
-    """The events of a turn from its first one that is kept, or after a cursor, up to the one that ends it.
+    """The events of a turn, from its first kept one or after a cursor, up to the terminal one.
 
-    ``record`` reads the turn, ``beginning`` the cursor before its first event that is kept, and ``kept`` whether the
-    log holds the end of a turn that has ended. ``subscribe`` follows its session, and ``terminal_event`` makes the last
-    event of a turn whose events are gone. The channel is asked for before the turn is read: both answers are awaited at
-    once, and the log is read after both.
+    ``record`` reads the turn, ``beginning`` the cursor before its first kept event, and ``kept`` whether the log
+    still holds the end of an ended turn. ``subscribe`` follows its session, and ``terminal_event`` makes the last
+    event of a turn whose events are gone. The channel is subscribed to before the turn is read: both answers are
+    awaited at once, and the log is read after both.
 
-    A reader that sets ``until`` to a cursor of the session reads the events up to there, also of a turn that waits.
+    Set ``until`` to a cursor of the session to end there, even if the turn has not ended.
     """
 
     until: float = math.inf
@@ -465,7 +466,7 @@ class TurnEvents(EventIterator):
     async def published(self) -> list[Published]:
         """Wait for events, and return all that have arrived, as published; none after the last one.
 
-        Each comes once and in order, whether it is taken here or as an ``Event``.
+        Each comes once and in order, whether it is read here or as an ``Event``.
         """
         if (end := await self._left()) is not None:
             return [Published.of(end)]
@@ -481,7 +482,7 @@ class TurnEvents(EventIterator):
         return []
 
     async def _left(self) -> Event | None:
-        """At the beginning, the end of a turn whose log holds it no more: its session was deleted, or began anew."""
+        """Before the first event, return the end of an ended turn if the log no longer contains it."""
         if self._record is not None or self._ended:
             return None
         record = self._record = await self._begin()
@@ -491,11 +492,11 @@ class TurnEvents(EventIterator):
         return end if self._takes(end) else None
 
     def _reading(self) -> Subscription | None:
-        """The events of the session; None where the turn's last one was taken."""
+        """Return the session's subscription, or None after the turn's last event."""
         return None if self._ended else self._events
 
     def _takes(self, event: Event | Published) -> bool:
-        """Whether the event is one of the turn's, before or at its end."""
+        """Return whether the event belongs to the turn, up to its end."""
         ended, self._ended = self._ended, self._ended or event.seq >= self.until
         if event.turn_id != self._turn_id or ended:
             return False
@@ -527,7 +528,7 @@ class TurnEvents(EventIterator):
         return record
 
     async def _over(self, gap: StreamGap, events: Subscription) -> Event | None:
-        """What is missing was before the turn began: go on from there. Or the turn has ended: only its end is left."""
+        """If the gap lies before the turn, continue from there. If the turn has ended, return its terminal event."""
         record = self._record = await events.patiently(self._read)
         if record.status in TERMINAL and not await events.patiently(lambda: self._kept(record)):
             return self._terminal_event(record)

@@ -1,8 +1,8 @@
 """A turn and the child turns below it: reads and draws them, and decides about their pending calls.
 
-The records of the turns are what counts: each child is read from its own, so it counts once, also if it has ended after
-its parent, and whichever process died. The record of a parent names its children as soon as one of their events is in
-its stream. A turn without children reads no other turn.
+Each child is read from its own record, so it counts once, even if it ended after its parent or a process died. The
+record of a parent names its children as soon as one of their events is in its stream. For a turn without children, no
+other turn is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AT_ONCE = 16
 
 
 async def info_of(cells: Cells, record: TurnRecord) -> TurnInfo:
-    """Return a turn, with what all turns below it have used, and without those of their calls that are decided.
+    """Return a turn with the usage of all turns below it, and without their calls that are already decided.
 
     Raises ``CorruptRecord`` and ``StoreError``.
     """
@@ -47,7 +47,7 @@ async def info_of(cells: Cells, record: TurnRecord) -> TurnInfo:
 
 
 async def listed(turn: TurnHandle) -> TurnInfo | None:
-    """Return a turn of a list; None for one that was deleted in the meantime, or that is damaged.
+    """Return a turn of a list; None if it was deleted in the meantime or is damaged.
 
     Raises ``KeyMissing`` and ``StoreError``.
     """
@@ -74,7 +74,8 @@ class _Reader:
         self._seen: set[str] = set()  # a damaged record may name a turn above it
 
     def waits_for(self, call_id: str) -> bool:
-        """Return whether a call is pending, also one of a turn below: a decision is in that one's record first."""
+        """Return whether a call is pending. The record of a turn below is the first to have decisions about its
+        calls."""
         turn, _, own = call_id.partition(":")
         return turn not in self._calls or own in self._calls[turn]
 
@@ -96,9 +97,9 @@ class _Reader:
         )  # fmt: skip
 
     async def _below(self, child: TurnId, above: TurnRecord) -> TurnTree | str | None:
-        """Return a child of the last run of the turn above it; None for one that is not, or is not kept.
+        """Return a child of the last run of the turn above it; None if it belongs to another run or is not kept.
 
-        Of one that cannot be read, only the id is known.
+        If it cannot be read, return only its id.
         """
         if child in self._seen:
             return None
@@ -118,7 +119,7 @@ class _Reader:
 
 
 def _used_so_far(record: TurnRecord) -> Usage:
-    """Return what a child has used that has not ended: its session began with it."""
+    """Return the usage so far of a child that has not ended: that of its session, which began with it."""
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
         return msgspec.json.decode(record.fields.get("session_usage") or b"{}", type=Usage)
 
@@ -134,8 +135,8 @@ _STATES = {
 async def graph_of(cell: Cell, session: SessionId) -> str:
     """Return the last 100 turns of a session as a diagram, which ends with a newline. Raises ``StoreError``.
 
-    It has no text of users, models or tools, and goes back as far as the session keeps events. A turn whose record
-    cannot be read is ``unreadable``.
+    It contains no text of users, models or tools, and goes back as far as the session keeps events. A turn whose
+    record cannot be read is ``unreadable``.
     """
     lines, before = ["flowchart TD"], ""
     for number, turn in enumerate((await kept_turns(cell, session))[-MOST_TURNS:], start=1):
@@ -159,7 +160,7 @@ async def _drawn(cell: Cell, turn: TurnId, name: str) -> list[str]:
 
 
 def drawn_below(name: str, turn: str, events: Iterable[Event]) -> list[str]:
-    """Return the hand-offs and the children of a turn, of which the node has this name, by its events."""
+    """Return the hand-offs and children of the turn whose node has this name, from its events."""
     nodes, children, tools = {turn: name}, dict[str, list[str]](), dict[str, str]()
     lines, in_charge = list[str](), name
     for event in events:
