@@ -38,8 +38,7 @@ SILENCE_SECONDS = 5.0
 
 
 class CellNotices:
-    """The completion events of one cell after a cursor. ``cursor`` is the last entry read, '' before the start.
-    """
+    """The completion events of one cell after a cursor. ``cursor`` is the last entry read, '' before the start."""
 
     def __init__(self, name: str, cell: Cell, feed: LiveFeed, after: str, keep_seconds: float) -> None:
         self.name = name

@@ -1,7 +1,7 @@
 """Reads sessions from the archive, and restores them before a turn or an edit that needs them.
 
-When a session begins anew under its id, the archived messages are inserted before the new ones, as if the session had
-never ended: by a worker for its first turn, and by a reader for what it shows.
+When a session begins again under its id, the archived messages are inserted before the new ones, as if the session
+had never ended. A worker does this for its first turn, and a reader for the messages that it shows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ONLY_IN_REDIS = ("ttl", "window", "agent_queue")
 
 
 class Restoration(Struct):
-    """What a restored session needs. ``refuse`` says why turns that it has accepted must fail."""
+    """The changes that restore a session. ``refuse`` is why turns that it has accepted must fail."""
 
     fields: list[FieldChange]
     messages: list[bytes]
@@ -51,9 +51,9 @@ class Restoration(Struct):
 
 
 def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
-    """Fit what ``archived_form`` returned to the session as it is now; None means that it was never archived.
+    """Fit the result of ``archived_form`` to the session as it is now; None means that it was never archived.
 
-    Fields that were set since stay. Exceptions are those that are only set if missing (the agent, variables that an
+    Fields that were set since then stay, except those that are only set if missing (the agent, variables that an
     opening offers). Raises ``CorruptRecord`` if the data cannot be read.
     """
     if data is None:
@@ -85,7 +85,7 @@ def _ends(found: Found, noted: str, length: int, *, foreign: bool) -> dict[str, 
 
 
 def noted_ends(found: Found) -> str:
-    """Return what is noted of a whole history, to be archived with it. Empty if it is not known from where on."""
+    """Return the notes of a whole history, to be archived with it. Empty if it is unknown where they begin."""
     ends, seq = read_ends(text_of_ends(found.fields), number(found.text("first"))), number(found.text("seq"))
     if not seq or (found.length and not ends.noted and not ends.begins.length):
         return ""
@@ -126,7 +126,7 @@ def _changes(found: Found, fields: Mapping[str, bytes]) -> list[FieldChange]:
 
 
 def _kept(data: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the fields that only Redis has. A copy that a local runtime has saved has none."""
+    """Return the fields that only Redis has. A copy saved by a local runtime has none."""
     try:
         kept = msgspec.convert(data.get("archived") or {}, dict[str, str])
     except msgspec.ValidationError as exc:
@@ -172,7 +172,7 @@ async def archived_files(cell: Cell, load: Load, session_id: SessionId, found: F
 
 
 async def bring_back(cell: Cell, load: Load, session: SessionRef) -> None:
-    """Restore a session outside its turns, once in its life. One that does not exist does not begin by that.
+    """Restore a session outside its turns, once in its life. This does not create missing sessions.
 
     Raises as ``restore`` does.
     """
@@ -182,12 +182,12 @@ async def bring_back(cell: Cell, load: Load, session: SessionRef) -> None:
             return
         if await restore(cell, load, session.id) != "SUPERSEDED":
             return
-        await asyncio.sleep(PAUSE_SECONDS)  # a worker has taken its turn, and restores it first
+        await asyncio.sleep(PAUSE_SECONDS)  # a worker has claimed its turn, and restores it first
     raise _kept_from(session.id)
 
 
 async def _begin(cell: Cell, load: Load, session: SessionRef) -> bool:
-    """Recreate a session that exists only in the archive, empty. Returns False if it stands nowhere."""
+    """Create an empty session for one that exists only in the archive. Returns False if it does not exist there."""
     if await is_deleted(cell, session.id) or await load(session.id) is None:
         return False
     await change_session(cell, session.id, new_op(), Change([]), when="any", ttl_ms=session.ttl_ms)
@@ -201,7 +201,7 @@ def _kept_from(session_id: SessionId) -> StoreUnavailable:
 T = TypeVar("T")
 
 STORE_SECONDS = 20.0
-"""Less than the minute for which a deleted session is remembered: what was loaded before is then not shown."""
+"""Less than the minute for which a deletion is remembered, so that a copy loaded before it is not shown."""
 
 
 class ArchiveReader:
@@ -262,7 +262,7 @@ class ArchiveReader:
         return await self._asked(found)
 
     def close(self) -> None:
-        """Close a store that was opened here. One that was given belongs to whoever gave it."""
+        """Close a store that was opened here. A store that was passed in belongs to the caller."""
         if self._url and self._store is not None:
             getattr(self._store, "close", lambda: None)()
             self._store = None
@@ -301,9 +301,9 @@ async def whole_snapshot(
     stop: int = -1,
     turns: Asked = "",
 ) -> Snapshot:
-    """Read a session with a page of its history as ``Cell.snapshot`` does, and what the archive has of its past.
+    """Read a session with a page of its history as ``Cell.snapshot`` does, including its archived past.
 
-    The archive is asked only about sessions that are gone from Redis, or have begun anew and were not restored yet.
+    The archive is read only for sessions that are gone from Redis, or have begun again and were not restored yet.
     Raises ``SessionNotFound``, ``StoreError``, and ``CorruptRecord``.
     """
     found = await _snapshot(cell, session, start, stop, turns)
@@ -336,7 +336,8 @@ async def archived_sessions(
 ) -> AsyncGenerator[tuple[SessionId, Snapshot], None]:
     """Iterate over the archived sessions after an id that are no longer in Redis, ordered by id.
 
-    Those that cannot be read, here or there, are left out: one must not hide all others. Raises ``StoreError``.
+    Those that cannot be read, in Redis or the archive, are left out: one must not hide all others. Raises
+    ``StoreError``.
     """
     while ids := await archive.page(after, page):
         for name in filter(_is_session, ids):
@@ -382,7 +383,7 @@ def _same(one: Snapshot | None, other: Snapshot | None) -> bool:
 
 
 def _with_past(found: Snapshot | None, data: dict[str, Any] | None) -> Snapshot | None:
-    """Put what the archive has before what Redis has, as ``restore.lua`` does. Raises ``CorruptRecord``."""
+    """Put the archived part before the part in Redis, as ``restore.lua`` does. Raises ``CorruptRecord``."""
     if data is None:
         return found
     live = found or Snapshot(0, None, 0, [], {}, [], [], [])
@@ -395,7 +396,7 @@ def _with_past(found: Snapshot | None, data: dict[str, Any] | None) -> Snapshot 
 
 
 def _page(found: Snapshot, start: int, stop: int) -> Snapshot:
-    """Cut a whole history to a page, whose ends are those of ``LRANGE``."""
+    """Cut a whole history to a page, with bounds as in ``LRANGE``."""
     first = max(0, found.history_length + start) if start < 0 else start
     last = found.history_length + stop if stop < 0 else stop
     return structs.replace(found, history=found.history[first : max(first, last + 1)])

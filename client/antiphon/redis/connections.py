@@ -38,9 +38,9 @@ REACH_SECONDS = 10.0
 
 
 class Patience:
-    """Waits for a Redis that is away, for one reader. ``reader`` names it in the log, ``where`` is its session.
+    """Waits for an unavailable Redis, for one reader. ``reader`` names it in the log, ``where`` is its session.
 
-    ``heard`` is when the reader last heard of Redis; the reader writes it.
+    ``heard`` is when the reader last heard from Redis; the reader sets it.
     """
 
     __slots__ = ("_began", "_cell", "_feed", "_lost_at", "_reader", "_where", "heard")
@@ -50,11 +50,11 @@ class Patience:
         self._feed = feed
         self._reader = reader
         self._where = where
-        self._lost_at = 0.0  # since when Redis is away
+        self._lost_at = 0.0  # when Redis became unavailable
         self.begin()
 
     def begin(self) -> None:
-        """The reader begins to read now."""
+        """Note that the reader begins to read now."""
         self._began = self.heard = time.monotonic()
 
     def left(self, seconds: float) -> float:
@@ -139,7 +139,7 @@ class Connections:
         return self._cells
 
     async def here(self, store: SessionStore | None = None) -> Connections:
-        """Return these connections. Raises ``UsageError`` on another event loop. Stores have none."""
+        """Return these connections. Raises ``UsageError`` on another event loop. ``store`` is ignored."""
         self._check_loop()
         return self
 
@@ -153,7 +153,7 @@ class Connections:
         return self._feeds[id(cell)]
 
     def turn_id_of(self, session: SessionRef, work: Work) -> TurnId:
-        """Return the id of a new turn, or of the one with the key of this."""
+        """Return the id of a new turn, or of the turn with the same key."""
         return new_turn_id(session.id) if work.key is None else self._turn_id_of_key(session.id, work.key)
 
     async def submit(

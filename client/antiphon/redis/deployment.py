@@ -242,8 +242,7 @@ class TenantLimits(Struct, repr_omit_defaults=True):
 
 
 async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLimits) -> None:
-    """Set all limits of a tenant in each cell, or the defaults of all tenants with ''. Raises ``UsageError``,
-    ``StoreError``."""
+    """Set all limits of a tenant in each cell, or with '' the defaults. Raises ``UsageError``, ``StoreError``."""
     numbers = {name: _checked(name, getattr(limits, name)) for name in MOST}
     for cell in cells:
         pipe = cell.redis.pipeline(transaction=True)

@@ -36,9 +36,9 @@ TRIES = 50
 
 
 class Fact(Struct):
-    """A fact. ``by`` is who wrote it as it reads now: ``"model"`` or ``"person"``. ``sources`` are the ids of the
-    sessions and turns that say it. Times are in ms since 1970. ``error`` says why a fact cannot be read: nothing else
-    but its id is known of it then, and ``delete`` removes it.
+    """A fact. ``by`` is the author of its current text: ``"model"`` or ``"person"``. ``sources`` are the ids of the
+    sessions and turns that support it. Times are in ms since 1970. ``error`` is why a fact cannot be read: only its
+    id is known then, and ``delete`` removes it.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Fact(Struct):
 
 
 class AsyncFacts:
-    """What a memory knows of a tenant, of an agent's users, or from one session. Iterate over it to list it.
+    """The facts of a memory about a tenant, about an agent's users, or from one session. Iterate to list them.
 
     >>> from antiphon import AsyncClient
     >>> client = AsyncClient("redis://localhost:6379/0")
@@ -105,7 +105,7 @@ class AsyncFacts:
         return _shown(await self._changed(name, added))
 
     async def edit(self, fact_id: str, text: str) -> Fact:
-        """Let a fact read differently. No turn that had been said before changes it again.
+        """Change the text of a fact. Turns from before the edit do not change it again.
 
         Raises ``NotFound``, ``UsageError`` and ``StoreError``, which is ``CorruptRecord`` if the fact cannot be read.
 
@@ -126,9 +126,9 @@ class AsyncFacts:
         return _shown(await self._changed(fact_id, edited, must_exist=True))
 
     async def delete(self, fact_id: str) -> None:
-        """Delete a fact. The turns that said it are not distilled again. Raises ``NotFound`` and ``StoreError``.
+        """Delete a fact. It is not extracted again from the same turns. Raises ``NotFound`` and ``StoreError``.
 
-        One that cannot be read does not tell its turns: it leaves nothing.
+        The turns of an unreadable fact are unknown, so nothing prevents that for them.
 
         >>> await facts.delete(nuts.id)
         """
@@ -154,7 +154,7 @@ class AsyncFacts:
     async def _changed(
         self, name: str, change: Callable[[FactBook, int], F], *, must_exist: bool = False
     ) -> F:
-        """Change a fact as it was read, and again where others were faster."""
+        """Read and change a fact; start again if another change came first."""
         scope, home = await self._place()
         now = await home.server_ms()
         for _ in range(TRIES):
@@ -182,12 +182,12 @@ class AsyncFacts:
 
 
 def facts_home(cells: Cells, scope: str) -> Cell:
-    """Return the cell of a scope's facts: its sessions may live on several ones."""
+    """Return the cell of a scope's facts: the sessions of the scope may be on several cells."""
     return cells.of_hash(scope[:10])
 
 
 async def known_wordings(cells: Cells, name: str, book: FactBook) -> dict[str, Wording]:
-    """Return how each fact reads now: its newest wording that a person wrote, or that a turn says which is not deleted.
+    """Return the current revision of each fact: the newest one by a person, or supported by a turn that still exists.
 
     Facts without one are left out. Raises ``StoreError``.
     """
@@ -221,7 +221,7 @@ def _checked(text: Any) -> str:
 
 
 async def remembered(cells: Cells, memory: str, turns: Iterable[Remembered]) -> set[Remembered]:
-    """Leave out the turns that were deleted, cut off or never indexed. Raises ``StoreError``."""
+    """Return the turns without those that were deleted, cut off or never indexed. Raises ``StoreError``."""
     homes: dict[Cell, list[Remembered]] = {}
     for turn in dict.fromkeys(turns):
         homes.setdefault(cells.of_session(SessionId(turn.session_id)), []).append(turn)

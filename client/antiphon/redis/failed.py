@@ -1,4 +1,4 @@
-"""Failed turns: listed with what was asked and why they failed, and requeued, one or all that a filter selects."""
+"""Lists failed turns with their input and error, and requeues one, or all that a filter selects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from antiphon.wire.scripts import KEEP_TURN_SECONDS
 
 PAGE = 100
 MOST_TOGETHER = 1000
-"""Of more turns that failed in one second, so many at a time are in order."""
+"""The most turns that are sorted together, of those that failed in the same second."""
 WINDOW = 200  # turns that are requeued in one pipeline
 
 
@@ -90,7 +90,7 @@ FILTERS = declared(FailedFilter)
 
 
 class FailedTurn(TurnInfo, omit_defaults=True):
-    """A failed turn: what ``TurnInfo`` has, its queue, and all its runs with their errors.
+    """A failed turn: the fields of ``TurnInfo``, its queue, and all its runs with their errors.
 
     ``agent`` is the name of the turn's agent, or of its session's.
     """
@@ -121,7 +121,7 @@ class _Which(Struct):
 
 
 def list_failed(connections: Connections, given: FailedFilter) -> AsyncGenerator[FailedTurn, None]:
-    """Iterate over the failed turns of all cells, the last one first. Raises ``UsageError`` at once."""
+    """Iterate over the failed turns of all cells, latest first. Raises ``UsageError`` at once."""
     return _merged(connections, _which(given))
 
 
@@ -178,7 +178,7 @@ async def _merged(connections: Connections, which: _Which) -> AsyncGenerator[Fai
 
 
 async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[FailedTurn, None]:
-    """The failed turns of a queue. Its list orders them by seconds; those of one second are put in order here."""
+    """Yield the failed turns of a queue. Its list orders them by seconds; those of one second are sorted here."""
     after: Place | None = None
     second, together = 0, list[FailedTurn]()
     low = which.since // 1000 + KEEP_TURN_SECONDS - 1  # the list is ordered by when a turn leaves it
@@ -203,7 +203,7 @@ def _last_first(turns: list[FailedTurn]) -> list[FailedTurn]:
 
 
 async def _told(cell: Cell, jobs: Sequence[str]) -> list[FailedTurn]:
-    """The turns among these jobs; what is damaged is left out."""
+    """Return the turns among these jobs, without damaged ones."""
     found: list[FailedTurn] = []
     for record in await turn_records(cell, [TurnId(job) for job in jobs]):
         try:

@@ -1,4 +1,4 @@
-"""Feedback about turns: to give it, and to list the turns that have it."""
+"""Stores feedback about turns, and lists the turns that have it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from antiphon.wire.records import TurnRecord
 
 
 class RatedTurn(TurnInfo, omit_defaults=True):
-    """A turn with feedback: what ``TurnInfo`` has, and the ``revision`` of the agent on which it ran.
+    """A turn with feedback: the fields of ``TurnInfo``, and the ``revision`` of the agent that ran it.
 
-    ``conversation`` are the messages of its session before it, where they were asked for.
+    ``conversation`` are the preceding messages of its session, if they were requested.
     """
 
     revision: str = ""
@@ -45,14 +45,14 @@ class Wanted(Struct):
 
 
 async def rate_turn(cell: Cell, turn: TurnId, feedback: Feedback) -> None:
-    """Keep the feedback about a turn, and count it for its revision. Raises ``TurnNotFound``, ``TurnDeleted``."""
+    """Store the feedback about a turn, and count it for its revision. Raises ``TurnNotFound``, ``TurnDeleted``."""
     record = await cell.turn(turn)
     revision = await revision_of(cell, record) if cell.has_disk else ("", "")
     await rate(cell, record, feedback, revision)
 
 
 async def list_rated(cells: Cells, wanted: Wanted) -> AsyncGenerator[RatedTurn, None]:
-    """Iterate over the turns of all cells that have feedback, the last feedback first. Raises ``StoreError``."""
+    """Iterate over the turns of all cells that have feedback, latest feedback first. Raises ``StoreError``."""
     streams = [_of_cell(cell, wanted) for cell in cells]
     async for turn in merged(streams, lambda turn: turn.feedback.at if turn.feedback else 0, last=True):
         yield turn
@@ -73,7 +73,7 @@ async def _of_cell(cell: Cell, wanted: Wanted) -> AsyncGenerator[RatedTurn, None
 
 
 async def _conversation(cell: Cell, turn: TurnRecord) -> list[Message]:
-    """The messages of the turn's session before it; none if its history is gone."""
+    """Return the messages of the turn's session before it; none if its history is gone or damaged."""
     try:
         return (await session_before(cell, turn))[1]
     except CorruptRecord:

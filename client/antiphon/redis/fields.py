@@ -45,7 +45,7 @@ DICTIONARY_FIELDS = [name for name in FIELDS if get_origin(_KINDS[name]) is dict
 
 
 def encode_field(name: str, value: Any) -> bytes:
-    """Encode a field for Redis; an empty value becomes no bytes."""
+    """Encode a field for Redis; an empty value becomes empty bytes."""
     if not value:
         return b""
     write, _ = _CODECS.get(_KINDS[name], (encode, None))

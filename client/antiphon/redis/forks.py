@@ -1,4 +1,4 @@
-"""Forks sessions in Redis: with one script within a cell, step by step to another cell and where they are sealed."""
+"""Forks sessions in Redis: with one script within a cell, or step by step to another cell and with encryption."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def fork_in_redis(
     """Copy a session's finished turns, or those up to a message, and its fields to a new id.
 
     Raises ``SessionExists``, ``MessageNotFound``, ``StoreError``, and ``UsageError`` if a tool call would lose its
-    result. If the two ids live on different cells, with encryption, and where files are in a byte store, history and
-    files are read and written again: what is sealed opens in its own session only, and content belongs to one. A
-    crash may then leave the fork unknown to its source.
+    result. If the two ids are on different cells, with encryption, and with files in a byte store, history and files
+    are read and written again: encrypted values are readable only in their own session, and content belongs to one
+    session. A crash may then leave the fork unlisted in its source.
     """
     op = new_op()
     event = SessionForked(fork_id=fork.id)
@@ -79,7 +79,7 @@ async def _copy(here: Cell, there: Cell, session_id: SessionId, fork: SessionRef
     if "media" in fields:
         fields["media"] = NO_FILES
     fields |= {"fork_of": session_id.encode(), "fork_at": part.at.encode()}
-    # Every session has a time of creation: one that has none yet does not exist.
+    # A session exists once it has a time of creation.
     fields["created"] = str(await there.server_ms()).encode()
     change = Change(
         [FieldChange(name, b"", new) for name, new in fields.items() if new],
@@ -94,7 +94,7 @@ async def _copy(here: Cell, there: Cell, session_id: SessionId, fork: SessionRef
 
 
 async def _note(here: Cell, session_id: SessionId, fork_id: SessionId, part: Part, body: bytes) -> None:
-    """Publish the fork in a source on another cell, unless the source is closed: then it takes no change."""
+    """Publish the fork in its source, unless the source is closed and thus accepts no changes."""
     op = new_op()
     for _ in range(TRIES):
         found = await found_in(here, session_id, *NO_MESSAGES)

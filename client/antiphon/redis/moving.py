@@ -17,7 +17,7 @@ PAUSE_SECONDS, MOST_PAUSE_SECONDS = 5.0, 300.0
 
 
 class Move(NamedTuple):
-    """The URLs of a cell: of its old and of its new place."""
+    """The URLs of a cell's old place and of its new one."""
 
     source: str
     target: str
@@ -26,12 +26,12 @@ class Move(NamedTuple):
 async def move_cells(
     source: str, target: str, *, prefix: str, pause: float = PAUSE_SECONDS, say: Callable[[str], None]
 ) -> list[MovedCell]:
-    """Move the cells of some URLs to those of others. ``say`` is given sentences about the progress.
+    """Move cells from their URLs to new ones. ``say`` receives sentences about the progress.
 
     Each cell is copied while it is used. Then its writes are paused for at most ``pause`` seconds, and the cell is
-    switched. A repeated call continues one that was interrupted: a cell is at one place at every moment. Of several
-    cells, each moves to the one of its name, and stays if that is where it is. Raises ``UsageError`` if a session could
-    be in another cell afterwards, or if the target is in use; ``StoreError``.
+    switched. A repeated call continues an interrupted one: at every moment, a cell is in one place. With several
+    cells, each moves to the place with its name, and stays if it is there already. Raises ``UsageError`` if a session
+    could be in another cell afterwards, or if the target is in use; ``StoreError``.
     """
     if not 0 < pause <= MOST_PAUSE_SECONDS:
         raise UsageError(
@@ -79,7 +79,7 @@ def _moves(sources: list[str], targets: list[str]) -> list[Move]:
 
 
 def _of_deployment(urls: dict[str, str]) -> list[str]:
-    """Return the names of all cells of a deployment: the URL of a part of a cluster has those of the others too."""
+    """Return the names of all cells of a deployment: the URL of a part of a cluster has the other names too."""
     clusters = [url for url in urls.values() if url.partition("://")[0] in SCHEMES]
     return list(dict.fromkeys([*urls, *(name for url in clusters for name in cell_names(url))]))
 

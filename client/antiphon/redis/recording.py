@@ -77,7 +77,7 @@ def _plain(messages: list[Message]) -> list[Message]:
 
 
 def _only_charge(history: list[Message]) -> list[Message]:
-    """Return the history with the agent that stays named by its last turn only: see ``InCharge``."""
+    """Return the history in which only the last turn may name the agent that stays: see ``InCharge``."""
     last = next((place for place in range(len(history) - 1, -1, -1) if history[place].turn_id), 0)
     return [
         one if place >= last or one.in_charge is None else msgspec.structs.replace(one, in_charge=None)
@@ -93,8 +93,7 @@ async def _files(cell: Cell, record: TurnRecord, messages: list[Message]) -> lis
 
 
 async def requests_of(cell: Cell, turn_id: TurnId) -> list[KeptRequest]:
-    """Return the requests that models received in a turn. Raises ``TurnNotFound``, ``TurnDeleted`` and
-    ``CorruptRecord``."""
+    """Return the requests that models received. Raises ``TurnNotFound``, ``TurnDeleted`` and ``CorruptRecord``."""
     record = await cell.turn(turn_id)
     return await kept_requests(cell, record) if cell.has_disk and "deleted" not in record.fields else []
 

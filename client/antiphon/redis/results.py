@@ -72,8 +72,7 @@ class Ends:
         return []
 
     async def records(self, turns: Sequence[TurnId]) -> dict[TurnId, Found]:
-        """Read these turns, a hundred in one round trip. A turn that steered has the record of the turn it
-        steered."""
+        """Read these turns, a hundred per round trip. A turn that steered has the record of the one it steered."""
         home = {turn: self._taken.get(turn, turn) for turn in turns}
         found: dict[TurnId, Found] = {}
         for notices, ids in self._by_cell({*home.values()}):

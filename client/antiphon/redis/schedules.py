@@ -58,7 +58,7 @@ from antiphon.wire.records import DEFAULT_QUEUE, NewTurn
 
 
 def check_times(every: float | timedelta | None, cron: str | None, tz: str, on: str | None = None) -> int:
-    """Check when a schedule is due, and return ``every`` in ms, 0 without. Raises ``UsageError``."""
+    """Check when a schedule is due, and return ``every`` in ms, 0 without it. Raises ``UsageError``."""
     if [every, cron, on].count(None) != 2:
         raise UsageError(
             "A schedule needs either every= (seconds or a timedelta), cron= (text) or on= (an event)."
@@ -129,9 +129,9 @@ class _Plan(Struct, omit_defaults=True):
 
 
 class Schedule(Struct):
-    """A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None while
-    it is ``paused`` or waits for an event. ``last_turn`` is the id of the turn that was submitted last, or ``error``
-    says why it was refused.
+    """A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None
+    while it is ``paused`` or waits for an event. ``last_turn`` is the id of the turn that was submitted last, or
+    ``error`` is why it was refused.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Schedule(Struct):
 
 
 class AsyncSchedules:
-    """The schedules of a session, or of all sessions, perhaps of one tenant.
+    """The schedules of a session or of all sessions, optionally of one tenant.
 
     >>> from antiphon import Agent, AsyncClient
     >>> client = AsyncClient("redis://localhost:6379/0")
@@ -177,17 +177,18 @@ class AsyncSchedules:
     ) -> None:
         """Submit a turn at an interval, at the times of a cron expression in a time zone, or for each event.
 
-        With ``on``, an event of this name that no turn waits for when it is sent (``client.send_event``) submits one
-        turn: ``"github:push"``, or ``"github:*"`` for all names that begin so. The event must be sent to the schedule's
-        tenant. A last message of the turn has it as JSON: ``{"event": name, "data": …}``.
+        With ``on``, each event of this name submits one turn if no turn waits for it when it is sent
+        (``client.send_event``): ``"github:push"``, or ``"github:*"`` for all names with this beginning. The event
+        must be sent to the schedule's tenant. The last message of the turn contains it as JSON:
+        ``{"event": name, "data": …}``.
 
-        A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
-        replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
+        A ``name`` of letters, digits, ``_``, ``.`` and ``-`` identifies one schedule of the session; setting it again
+        replaces it. Each due time submits one turn. After a period without workers, one turn is submitted for all the
         times that were missed. Options as in ``submit``, without ``key``, ``retry_failed``, ``delay``, ``if_busy``,
         ``cursor`` and ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins
-        anew with the next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron
-        text without the package ``cronsim``, ``WrongTenant``, ``LimitReached`` if the tenant has too many schedules,
-        and ``StoreError``: setting it again then does no harm.
+        again with the next turn. Raises ``UsageError`` if a time cannot be read, ``MissingPackage`` for cron text
+        without the package ``cronsim``, ``WrongTenant``, ``LimitReached`` if the tenant has too many schedules, and
+        ``StoreError``, after which it can safely be set again.
 
         >>> await schedules.set("hourly", "Any news?", agent="assistant", every=3600)
         """
@@ -217,7 +218,7 @@ class AsyncSchedules:
         await self._write(name, PAUSED)
 
     async def resume(self, name: str) -> None:
-        """Submit turns again, from the next time on. Raises ``NotFound``.
+        """Submit turns again, from the next due time on. Raises ``NotFound``.
 
         >>> await schedules.resume("daily")
         """
@@ -273,11 +274,11 @@ class AsyncSchedules:
 
 
 class DueSchedules:
-    """The schedules of a cell that are due. The log tells once of each that stays due.
+    """The schedules of a cell that are due. Each one that stays due is logged once.
 
-    That is one that cannot be read here (damaged, sealed with a key that is not here, or without the package for its
-    cron text): another worker may know more. And one whose turn is refused for now, as by a limit of its tenant: it is
-    tried again until the next time at which it is due.
+    A schedule stays due if it cannot be read here (it is damaged, encrypted with a key that is not here, or the
+    package for its cron text is missing): another worker may be able to read it. It also stays due if its turn is
+    refused for now, for example by a limit of its tenant: it is tried again until its next due time.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -285,10 +286,10 @@ class DueSchedules:
         self._left: set[str] = set()
 
     async def submit(self, count: int = PAGE) -> int:
-        """Submit the turns of due schedules, once for each time, also if other workers do the same. Returns how many.
+        """Submit the turns of due schedules, once for each time, even if other workers do the same. Returns how many.
 
         A turn's id is made from the schedule and its time, so that a worker that takes over submits the same turn.
-        Schedules that stay due hold up no other one. Raises ``StoreError``.
+        Schedules that stay due do not delay others. Raises ``StoreError``.
         """
         now = await self._cell.server_ms()
         submitted, left = 0, set[str]()
@@ -330,7 +331,7 @@ async def _without_contents(cell: Cell, new: NewTurn) -> NewTurn:
 
 
 async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now: int) -> bool:
-    """Submit the turn of this time. Raises what refuses it for now, until the schedule is due again."""
+    """Submit the turn of this time. Raises the error that refuses it for now, until the schedule is due again."""
 
     def due_after(time: int) -> int:
         return plan.next_due(after=due, now=time)
@@ -353,9 +354,9 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
 
 
 async def start_turns(cells: Iterable[Cell], name: str, tenant: str, event_id: str, data: Any) -> int:
-    """Submit the turns of the schedules that an event starts, once for an id of the event. Returns how many.
+    """Submit the turns of the schedules that an event starts, once for each event id. Returns how many.
 
-    Raises what refuses a turn for now, as a limit of its tenant, and ``StoreError``: the event can be sent again.
+    Raises the error that refuses a turn for now, such as a tenant limit, and ``StoreError``: send the event again.
     """
     started = 0
     for cell in cells:
@@ -391,7 +392,7 @@ async def _start(
 def _turn_of(
     cell: Cell, found: StoredSchedule, plan: _Plan, key: str, digest: str, request: bytes, input_bytes: int
 ) -> NewTurn:
-    """Return the turn of this key: a schedule has one for each due time, and one for each event."""
+    """Return the turn with this key: a schedule has one for each due time, and one for each event."""
     session = SessionId(found.session_id)
     turn = turn_id_of_key(session, key, "" if cell.keys.deployment == PREFIX else cell.keys.deployment)
     return NewTurn(
@@ -402,7 +403,7 @@ def _turn_of(
 
 
 def _refused(found: StoredSchedule, exc: AgentError) -> str:
-    """Log why a turn was refused for good, and return it."""
+    """Log and return why a turn was refused for good."""
     log.warning(
         "schedule %s: its turn was refused: %s", found.id, exc.message, extra={"action": "schedule_refused"}
     )
@@ -410,7 +411,7 @@ def _refused(found: StoredSchedule, exc: AgentError) -> str:
 
 
 async def _noted(cell: Cell, found: StoredSchedule, turn: TurnId, due: int, later: int, error: str) -> bool:
-    """Note what a schedule has submitted. Returns False if it was due at another time by then."""
+    """Note the turn that a schedule has submitted. Returns False if its due time has changed by then."""
     done = await advance(cell, found.id, due, later, TurnId("") if error else turn, error)
     if not done and not error and not await stored(cell, [found.id]):
         await cell.cancel(turn, "Its schedule was deleted.", "nothing")  # at this very moment

@@ -39,8 +39,7 @@ SEARCH_OPTIONS = declared(SearchOptions)
 
 
 class SearchHit(Struct):
-    """A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that matches
-    best."""
+    """A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the best part of its text."""
 
     session_id: str
     turn_id: str

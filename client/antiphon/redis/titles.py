@@ -1,8 +1,8 @@
-"""Writes titles that workers make, and removes them with the turns that they were made of.
+"""Writes titles that workers make, and removes them with the turns that they were made from.
 
-A title is in the metadata of its session, where lists and searches find it and where users write their own. The
-field ``titled`` names the turn that it was made of. Each write compares ``life`` and ``seq`` of the session, so that a
-session that was deleted, erased or changed since it was read gets nothing.
+A title is in the metadata of its session, where lists and searches find it and where users write their own. The field
+``titled`` names the turn that it was made from. Each write compares ``life`` and ``seq`` of the session, so that
+nothing is written to a session that was deleted, erased or changed since it was read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Change, FieldChange, change_session, new_op
 
 TITLE = "title"
-"""The name among the metadata."""
+"""The name of the title in the metadata."""
 TITLES_CURSOR = "=titles"
 """The name under which turns wait to be read for a title. No memory can have it."""
 READ = 100
-"""Among so many messages at the beginning of a history, the first answer is looked for."""
+"""How many messages at the beginning of a history are searched for the first answer."""
 TRIES = 50
 
 
@@ -55,10 +55,10 @@ async def untitled(cell: Cell, session_id: SessionId) -> Untitled | None:
 
 
 async def give_title(cell: Cell, session_id: SessionId, read: Untitled, title: str, usage: Usage) -> bool:
-    """Name a session after the turn that was read, unless it was changed in a way that matters.
+    """Write the title made from the turn that was read, unless a change to the session prevents it.
 
-    Returns False if its first turn is another one now. Raises ``StoreError``, and ``SessionBusy`` if others keep
-    changing the session.
+    Returns False if the session has a different first turn now. Raises ``StoreError``, and ``SessionBusy`` if others
+    keep changing the session.
     """
     op, made = new_op(), Titled(title, read.turn_id)
     body = encode(SessionTitled(session_id=session_id, title=title, usage=usage))
@@ -81,7 +81,7 @@ async def give_title(cell: Cell, session_id: SessionId, read: Untitled, title: s
 
 
 async def remove_title(cell: Cell, session_id: SessionId, turns: Collection[str]) -> None:
-    """Remove a title that was made of one of these turns, unless a user has replaced it. Raises ``StoreError``."""
+    """Remove a title that was made from one of these turns, unless a user has replaced it. Raises ``StoreError``."""
     op = new_op()
     for _ in range(TRIES):
         found = await found_in(cell, session_id)
@@ -96,13 +96,13 @@ async def remove_title(cell: Cell, session_id: SessionId, turns: Collection[str]
 
 
 def _compared(found: Found, fields: dict[str, bytes]) -> list[FieldChange]:
-    """Changes of these fields, if the session is the one that was read, and as it was then."""
+    """Return changes of these fields that apply only if the session is as it was read."""
     same = {name: found.fields.get(name, b"") for name in ("life", "created", "seq")}
     return [FieldChange(name, found.fields.get(name, b""), new) for name, new in (same | fields).items()]
 
 
 def _first_turn(history: list[Message]) -> list[Message]:
-    """Return the messages of the first turn that a model has answered whole."""
+    """Return the messages of the first turn with a complete answer."""
     for turn_id, group in groupby(history, lambda one: one.turn_id):
         messages = list(group)
         answered = any(one.role == "assistant" and one.text.strip() for one in messages)

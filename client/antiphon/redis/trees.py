@@ -74,8 +74,7 @@ class _Reader:
         self._seen: set[str] = set()  # a damaged record may name a turn above it
 
     def waits_for(self, call_id: str) -> bool:
-        """Return whether a call is pending. The record of a turn below is the first to have decisions about its
-        calls."""
+        """Return whether a call is pending. A turn below has decisions about its calls in its own record first."""
         turn, _, own = call_id.partition(":")
         return turn not in self._calls or own in self._calls[turn]
 

@@ -44,8 +44,8 @@ class _Steered(Struct):
 
 class _Entry(Struct):
     """An entry of a journal: a model call, the result of one of its tool calls, a call that was about to start, the
-    calls that wait for decisions, what was decided about one of them when the turn ended, or what the turn was
-    steered with."""
+    calls that wait for decisions, the decision about one of them when the turn ended, or the messages that steered
+    the turn."""
 
     message: Message | None = None
     usage: Usage | None = None
@@ -58,7 +58,7 @@ class _Entry(Struct):
 
 
 class _Line(Struct):
-    """A run that is over, as the record of its turn keeps it."""
+    """An ended run, as it is kept in the record of its turn."""
 
     run: int
     status: Status
@@ -80,7 +80,7 @@ class _Line(Struct):
 
 
 def turn_info(record: TurnRecord) -> TurnInfo:
-    """A turn at one moment. Raises ``CorruptRecord``."""
+    """Return a turn as its record describes it. Raises ``CorruptRecord``."""
     response, fields = response_of(record), record.fields
     calls, decisions = open_calls(fields, record.turn_id)
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
@@ -105,7 +105,7 @@ def turn_info(record: TurnRecord) -> TurnInfo:
 
 
 def _why(record: TurnRecord) -> dict[str, Any]:
-    """Why the turn failed or was cancelled, or why it waits to be tried again."""
+    """Return why the turn failed or was cancelled, or why it waits to be tried again."""
     code, error, service = record.error_code, record.error, "service"
     if record.status == "retrying":
         code, error = (text_of(record.fields.get(name)) for name in ("retry_code", "retry_reason"))
@@ -114,13 +114,13 @@ def _why(record: TurnRecord) -> dict[str, Any]:
 
 
 def service_of(record: TurnRecord, name: str = "service") -> ServiceAnswer | None:
-    """The model service's error of a turn. Raises ``CorruptRecord``."""
+    """Return the model service's error in a turn. Raises ``CorruptRecord``."""
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
         return msgspec.json.decode(record.fields.get(name) or b"null", type=ServiceAnswer | None)
 
 
 def turn_infos(records: Iterable[TurnRecord]) -> list[TurnInfo]:
-    """Turns at one moment. One whose record is damaged is left out."""
+    """Return turns as their records describe them, without those whose record is damaged."""
     found: list[TurnInfo] = []
     for record in records:
         with suppress(CorruptRecord):
@@ -129,7 +129,7 @@ def turn_infos(records: Iterable[TurnRecord]) -> list[TurnInfo]:
 
 
 def runs_of(record: TurnRecord) -> list[TurnRun]:
-    """The runs of a turn, the first one first; of many, the last 21. Raises ``CorruptRecord``."""
+    """Return the runs of a turn, oldest first, at most the last 21. Raises ``CorruptRecord``."""
     with readable("The runs of a turn", session_id=record.session_id, turn_id=record.turn_id):
         lines = record.fields.get("runs", b"").split(b"\n")
         over = [msgspec.json.decode(line, type=_Line).told() for line in lines if line]
@@ -137,7 +137,7 @@ def runs_of(record: TurnRecord) -> list[TurnRun]:
 
 
 def response_of(record: TurnRecord) -> Response:
-    """The output and tool results of an ended turn, for any outcome. Raises ``CorruptRecord``."""
+    """Return the output and tool results of an ended turn, for any outcome. Raises ``CorruptRecord``."""
     with readable("The response of a turn", session_id=record.session_id, turn_id=record.turn_id):
         if record.response:
             return msgspec.json.decode(record.response, type=Response)
@@ -159,7 +159,7 @@ async def finished_steps(cell: Cell, session: SessionId, turn: TurnId) -> list[M
 
 
 def _said(journal: Iterable[_Entry]) -> list[Message]:
-    """The messages of a journal without an end: each call has its result, or one that says what is known."""
+    """Return the messages of an unfinished journal. A call without a result gets one that states what is known."""
     messages: list[Message] = []
     step = _Step()
     for entry in journal:
@@ -175,7 +175,7 @@ def _said(journal: Iterable[_Entry]) -> list[Message]:
 
 
 class _Step:
-    """A model call of such a journal, with the state of its tool calls."""
+    """A model call of an unfinished journal, with the state of its tool calls."""
 
     def __init__(self, answer: Message | None = None) -> None:
         self._answer = answer
@@ -223,7 +223,7 @@ async def read_page(
     asked: Asked,
     archive: ArchiveReader | None = None,
 ) -> list[Message]:
-    """A slice of the history with turns that are not in it: failed ones in their place, pending ones at the end."""
+    """Return a slice of the history with turns that are not in it: failed ones in place, pending ones at the end."""
     if stop == 0:
         return []
     try:

@@ -20,7 +20,7 @@ LOOK_SECONDS = 30.0
 
 @contextmanager
 def watched(cell: Cell, turn_id: TurnId) -> Generator[None]:
-    """Within it, log one warning if no worker serves the queue of the turn. A short wait costs no look."""
+    """Within the context, log one warning if no worker serves the turn's queue. Short waits are not checked."""
     if not cell.has_disk:  # turns of this process wait for no worker
         yield
         return
@@ -37,7 +37,7 @@ def watched(cell: Cell, turn_id: TurnId) -> Generator[None]:
 
 
 async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
-    """Check now and then, until the turn begins, whether a worker serves its queue; log one warning if none does.
+    """Check periodically, until the turn begins, whether a worker serves its queue; log one warning if none does.
 
     The turn stays in its queue, because a worker may start later.
     """

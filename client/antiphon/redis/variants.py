@@ -1,4 +1,4 @@
-"""Lets workers run an ended turn again on one of their revisions, and reads what came of it."""
+"""Lets workers run an ended turn again on one of their revisions, and reads the results."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ async def start_variants(
 async def read_variants(cell: Cell, turn_id: TurnId) -> list[VariantRun]:
     """Return the variants of a turn. Raises ``TurnNotFound``, ``TurnDeleted``.
 
-    Those whose worker has gone, or has not run them within a day, are lost. The commands for
-    those that are running are sent again, because one may be lost.
+    A variant is lost if its worker is gone, or has not run it within a day. The commands for running variants are
+    sent again, because one may have been lost.
     """
     if not cell.has_disk:
         return []

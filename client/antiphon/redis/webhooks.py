@@ -1,4 +1,4 @@
-"""Webhooks: URLs that are told of the ends of turns, whoever submitted them."""
+"""Webhooks: URLs that receive completion events, whichever client submitted the turns."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _VISIBLE = re.compile(r"[!-~]+")
 
 
 class Webhook(Struct):
-    """A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were given
-    up. ``error`` says why the last try failed, None if it did not. Its secret is not shown. What is sealed with a key
-    that this process does not have is empty.
+    """A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were
+    given up. ``error`` is why the last attempt failed, or None. The secret is not shown. Fields encrypted with a key
+    that this process does not have are empty.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Webhook(Struct):
 
 
 class AsyncWebhooks:
-    """The webhooks of a deployment, perhaps of one tenant.
+    """The webhooks of a deployment, or of one tenant.
 
     >>> from antiphon import AsyncClient
     >>> client = AsyncClient("redis://localhost:6379/0")
@@ -73,13 +73,13 @@ class AsyncWebhooks:
     ) -> str:
         """Set a webhook: a URL that receives completion events from now on. Returns its secrets.
 
-        Workers send each event by POST, signed as standardwebhooks.com says, and again until the receiver answers with
-        a status from 200 to 299, for a day. ``types`` and ``agent`` select as in ``subscribe_all``. ``secret`` is
-        ``whsec_`` and 24 to 64 bytes as base64; several secrets each sign, while one replaces another. Without it the
-        webhook keeps its own, and a new one gets one. ``private`` allows ``http://`` and addresses that are not public,
-        for a receiver in your own network. Raises ``UsageError``, ``LimitReached`` beyond 100 webhooks,
-        ``WrongTenant``, ``KeyMissing`` without ``secret`` if its own is sealed with a key that is not here, and
-        ``StoreError``: setting it again then does no harm.
+        Workers send each event by POST, signed as standardwebhooks.com describes, and repeat it for a day until the
+        endpoint answers with a status from 200 to 299. ``types`` and ``agent`` select as in ``subscribe_all``.
+        ``secret`` is ``whsec_`` and 24 to 64 bytes as base64; with several secrets, each of them signs, so that one
+        can replace another. Without ``secret``, the webhook keeps its own, and a new webhook gets one. ``private``
+        allows ``http://`` and addresses that are not public, for an endpoint in your own network. Raises
+        ``UsageError``, ``LimitReached`` beyond 100 webhooks, ``WrongTenant``, ``KeyMissing`` without ``secret`` if
+        its own is encrypted with a key that is not here, and ``StoreError``, after which it can safely be set again.
 
         >>> secret = await webhooks.set("ops", "http://ops.internal/hooks", types=["turn_failed"], private=True)
         >>> secret.startswith("whsec_")
@@ -132,7 +132,7 @@ class AsyncWebhooks:
 
 
 def check_url(url: str, private: bool) -> None:
-    """Raise ``UsageError`` unless workers may post to a URL. Addresses are checked again when its name was resolved."""
+    """Raise ``UsageError`` unless workers may post to a URL. Addresses are checked again when its name is resolved."""
     parts = _parts(url)
     if (
         parts is None
@@ -212,7 +212,7 @@ def _shown(one: StoredWebhook) -> Webhook:
 
 
 def _together(first: Webhook, other: Webhook) -> Webhook:
-    """One webhook in several cells."""
+    """Merge the states of one webhook in several cells."""
     first.waiting += other.waiting
     first.delivered += other.delivered
     first.dropped += other.dropped

@@ -101,7 +101,7 @@ class AsyncSession(SessionFiles, SessionFamily):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Find ``run`` under its former name ``run_async``, for one release."""
+            """Find ``run`` under its old name ``run_async``, for one release."""
             known = name.removesuffix("_async")
             if known == name or known.startswith("_") or not hasattr(type(self), known):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -135,11 +135,12 @@ class AsyncSession(SessionFiles, SessionFamily):
         unchanged.
 
         ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent`` or its name) runs only this turn.
-        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires, the
-        turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises ``SessionBusy`` if
-        the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and ``priority`` place it
-        among the turns of the workers, and ``user`` the one that it is of. ``instructions`` are its system prompt.
-        Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its price. Other keywords go to the model.
+        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires,
+        the turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises
+        ``SessionBusy`` if the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and
+        ``priority`` determine its place among the workers' turns, and ``user`` names whose turn it is.
+        ``instructions`` are its system prompt. Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its
+        price. Other keywords go to the model.
 
         With a ``schema`` (a pydantic model, a msgspec struct, a dataclass, a TypedDict, a type of these, or a JSON
         schema) the answer is structured output: ``response.output`` is a value of that type. An answer that does not
@@ -206,9 +207,9 @@ class AsyncSession(SessionFiles, SessionFamily):
     async def turn(self, turn_id: str) -> TurnHandle:
         """Return a turn of this session by its id, for example one that waits for a decision.
 
-        Without workers, this session's agent takes up a turn that another process suspended and saved (``store=``). Do
-        so in one process only: each one asks all decisions again, and runs what was approved. Raises ``TurnNotFound``
-        if the session does not have this turn; without workers also if the turn has ended.
+        Without workers, this session's agent continues a turn that another process suspended and saved (``store=``).
+        Do this in one process only: each process asks for all decisions again, and runs the approved calls. Raises
+        ``TurnNotFound`` if the session does not have this turn; without workers also if the turn has ended.
 
         >>> turn = await session.submit("Remind me", delay=3600)
         >>> await (await session.turn(turn.id)).cancel()
@@ -252,8 +253,8 @@ class AsyncSession(SessionFiles, SessionFamily):
     async def send_event(self, name: str, data: Any = None, *, key: str | None = None) -> int:
         """Send an event to the turns that wait for it (``context.wait_for_event``), as ``AsyncClient.send_event`` does.
 
-        It reaches the turns of all sessions that have the tenant of this one, or none if this one has none. Without
-        Redis these are the sessions of this process. Returns how many turns it has reached.
+        It reaches the turns of all sessions of this session's tenant, or of all without a tenant if it has none.
+        Without Redis these are the sessions of this process. Returns how many turns it has reached.
 
         >>> await session.send_event("payment:4711", {"amount": 30})
         0
@@ -449,7 +450,7 @@ class AsyncSession(SessionFiles, SessionFamily):
         return (await self._saved()).system
 
     async def usage(self) -> Usage:
-        """The tokens of all turns of the session that have ended, and their cost; also of turns that failed.
+        """The tokens and cost of all turns of the session that have ended, including failed ones.
 
         >>> (await session.usage()).tokens > 0, (await session.usage()).cost
         (True, None)
@@ -457,7 +458,7 @@ class AsyncSession(SessionFiles, SessionFamily):
         return (await self._saved()).usage or Usage()
 
     async def title_usage(self) -> Usage:
-        """What a model used to name the session, for ``App(titles=…)``. ``usage`` does not contain it.
+        """The tokens and cost of naming the session, for ``App(titles=…)``. ``usage`` does not include them.
 
         >>> (await session.title_usage()).tokens
         0
@@ -646,7 +647,7 @@ class AsyncSession(SessionFiles, SessionFamily):
                 owned.over.set_result(None)
 
     async def _answered(self, turn: str, calls: Sequence[OpenCall], work: Work) -> None:
-        """Let the functions of the caller decide. A call that others have decided meanwhile stays as they said."""
+        """Let the functions of the caller decide. Decisions that others made in the meantime stay."""
         runtime, turn_id = self._runtime, checked_turn_id(turn)
         async with aclosing(answers(calls, work.on_tool, work.on_approval)) as decisions:
             async for decision in decisions:
@@ -671,7 +672,7 @@ class AsyncSession(SessionFiles, SessionFamily):
     async def _revise(self, work: Work) -> TurnHandle:
         """Submit a turn that replaces part of the history, if that part exists.
 
-        Turns before it may bring it. A ``key`` may belong to a turn that has taken that place already.
+        Earlier turns may still add it. A ``key`` may belong to a turn that has already replaced it.
         """
         runtime, revises = await self._ready(), work.revises or LAST_ANSWER
         status = await runtime.status(self._ref)
@@ -701,5 +702,5 @@ class AsyncSession(SessionFiles, SessionFamily):
 
 
 def _added(messages: Sequence[Message]) -> list[Message]:
-    """The messages as they enter the history, with ids that a repeated attempt of the same edit does not change."""
+    """Return the messages to add to the history, with ids that stay the same when the edit is tried again."""
     return identified(messages, secrets.token_hex(8), now_ms())

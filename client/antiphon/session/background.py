@@ -106,7 +106,7 @@ class _Background:
             self.runs = False
 
     def _run_until_stopped(self) -> bool:
-        """Run the loop. Returns False where a task has raised what stops loops: it is an error of that task alone."""
+        """Run the loop. Returns False if a task raised an exception that stops loops: only that task has failed."""
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as exc:
@@ -289,7 +289,7 @@ class _Started:
         if self._task is not None:
             self._loop.call_soon(
                 self._task.cancel
-            )  # after its first step, without which nobody hears its end
+            )  # after its first step: a task that is cancelled before it never reports its end
         else:
             self._work.close()
             self._end((None, asyncio.CancelledError()))

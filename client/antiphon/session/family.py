@@ -50,7 +50,7 @@ class SessionFamily(ABC):
     async def recording(self) -> SessionRecording:
         """Return the ended turns that are still kept as a recording: see ``antiphon.testing.replay``.
 
-        It contains what users, models and tools have said. Raises ``UsageError`` if there are none, ``WrongTenant`` and
+        It contains the texts of users, models and tools. Raises ``UsageError`` if there are none, ``WrongTenant`` and
         ``StoreError``.
 
         >>> [turn.input[0].text for turn in (await session.recording()).turns]

@@ -54,12 +54,12 @@ class SessionFiles(ABC):
         """Store a file in the session, and return it for use in messages: an ``Image``, or a ``File``.
 
         ``file`` is the content as bytes, a path, or a ``File`` or ``Image``. One with a ``url`` or the provider's
-        ``file_id`` stays a reference. With a name, which a path brings, ``files`` lists it. The name also determines
+        ``file_id`` stays a reference. With a name (a path includes one), ``files`` lists it. The name also determines
         the media type, unless that is given.
 
-        A content is stored once, however often it is added or used, and is deleted with the session. Messages, events
-        and requests of turns have only its id, so that large files belong here; large contents of messages are stored
-        by themselves. Repeat the call after a crash: it continues. Raises ``UsageError``, ``LimitReached`` for a file
+        Content is stored once, however often it is added or used, and is deleted with the session. Messages, events
+        and requests of turns contain only its id, so add large files here; large contents of messages are stored
+        automatically. After a crash, repeat the call to continue. Raises ``UsageError``, ``LimitReached`` for a file
         that is too large, ``OSError`` for a path that cannot be read, and ``StoreError``.
 
         >>> photo = await session.add_file(b"PNG", name="photo.png")
@@ -104,7 +104,7 @@ class SessionFiles(ABC):
         return await (await self._readable()).stored_files(self._ref)
 
     async def load_files(self, messages: Sequence[Message]) -> list[Message]:
-        """Return copies of messages of the session in which stored files have their contents, as a model receives them.
+        """Return copies of the session's messages with the contents of stored files, as a model receives them.
 
         A file that was removed becomes a text. Raises ``StoreError``.
 
@@ -132,7 +132,7 @@ class SessionFiles(ABC):
 
 
 def attached(file: Any, name: str | None, media_type: str | None) -> tuple[File | Image, bytes | None]:
-    """Return a part of a message for a file, and its content; None if it is a reference. Raises ``UsageError``."""
+    """Return a message part for a file, and its content, which is None for a reference. Raises ``UsageError``."""
     if isinstance(file, bytes):
         return _part(name, media_type), file
     if is_a(file, str | PathLike):
@@ -163,7 +163,7 @@ def as_file(part: File | Image, name: str) -> File:
 
 
 def stored_id(file: str | File | Image) -> str:
-    """Return the id of a stored file. Raises ``UsageError`` for a part that is not one."""
+    """Return the id of a stored file. Raises ``UsageError`` for a part that is not stored."""
     found = file if isinstance(file, str) else file.id
     if found is None:
         raise UsageError("The file is not stored in a session: add it with session.add_file(…).")

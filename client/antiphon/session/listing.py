@@ -29,7 +29,7 @@ PAGE = 100
 class ListQuery(Struct, frozen=True):
     """The checked arguments of a list: its filters, its limit and where it starts.
 
-    ``search`` is in small letters. Without ``children``, and without a filter by their parent, child sessions are left
+    ``search`` is case-folded. Without ``children``, and without a filter by their parent, child sessions are left
     out.
     """
 
@@ -57,7 +57,7 @@ class ListQuery(Struct, frozen=True):
 
     @property
     def most(self) -> int:
-        """The number of sessions that a list with a limit reads at most."""
+        """The maximum number of sessions that a list with a limit reads."""
         return max(MOST_LOOKED_AT, self.limit or 0)
 
 
@@ -80,7 +80,7 @@ def list_query(**asked: Unpack[ListOptions]) -> ListQuery:
 
 
 def _texts(info: SessionInfo) -> Iterator[str]:
-    """The texts of a session that a search looks through."""
+    """Yield the texts of a session that a search covers."""
     title = info.metadata.get("title")
     yield info.session_id
     yield from (text for text in (title, info.agent, info.tenant) if isinstance(text, str))

@@ -37,8 +37,8 @@ DEFAULT_TTL_SECONDS = 30 * 24 * 3600.0
 class SessionRef(Struct, frozen=True):
     """A session's id, the store it is saved to, and the seconds it is kept without being used.
 
-    A ``ttl`` of None is forever. One that is ``UNSET`` leaves the session the one it has, or the default. With a
-    ``tenant``, every operation on a session that exists raises ``WrongTenant`` unless it belongs to it.
+    A ``ttl`` of None means forever; ``UNSET`` keeps that of the session, or the default. With a ``tenant``, every
+    operation on an existing session raises ``WrongTenant`` unless the session belongs to that tenant.
     """
 
     id: SessionId
@@ -48,7 +48,7 @@ class SessionRef(Struct, frozen=True):
 
     @property
     def ttl_ms(self) -> int | None:
-        """The ``ttl`` as the scripts take it: 0 is forever, None is not set."""
+        """The ``ttl`` as the scripts expect it: 0 means forever, None means not set."""
         if self.ttl is UNSET:
             return None
         return 0 if self.ttl is None else max(1, int(self.ttl * 1000))
@@ -68,7 +68,7 @@ class Opening(OpeningFields, kw_only=True):
 
     @property
     def names_tenant_alone(self) -> bool:
-        """True if reading can do without it: it names a tenant, brings no history and has no parent."""
+        """True if reading does not need it: it names a tenant, but has no history and no parent."""
         brings = self.messages or self.saved is not None or self.parent is not None
         return self.tenant is not None and not brings
 
@@ -98,12 +98,12 @@ class Opening(OpeningFields, kw_only=True):
 class Edit(Struct):
     """A change of a session outside its turns.
 
-    It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. What no turn sees does not
-    wait (``beside_turns``). ``variables``, ``metadata`` and ``files`` are merged into the current ones. ``remove``
-    names the variables to remove, ``unnamed`` the files to list no longer, and ``rewind`` the message that is to be
-    the last one. ``ends_with`` is called with the last message or None, perhaps more than once, and returns the
-    messages that take its place, if it has one. ``becomes`` is called with all messages, perhaps more than once, and
-    returns those that the history is to have: copies of the ones that stay, and new ones with ids of their own.
+    It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. A change that turns do
+    not see does not wait (``beside_turns``). ``variables``, ``metadata`` and ``files`` are merged into the current
+    ones. ``remove`` names the variables to remove, ``unnamed`` the files to remove from the list, and ``rewind`` the
+    message that becomes the last one. ``ends_with`` is called with the last message or None, perhaps more than once,
+    and returns the messages that replace it, if there is one. ``becomes`` is called with all messages, perhaps more
+    than once, and returns the new history: copies of the messages that stay, and new ones with ids of their own.
     """
 
     add: list[Message] = field(default_factory=list)
@@ -120,13 +120,13 @@ class Edit(Struct):
 
     @property
     def beside_turns(self) -> bool:
-        """Whether this changes nothing that a turn reads or writes: metadata and names of files alone."""
+        """Whether this changes nothing that a turn reads or writes: only metadata and names of files."""
         of_history = self.add or self.clear or self.rewind or self.ends_with or self.becomes
         return not (of_history or self.variables or self.remove)
 
     @property
     def needs_past(self) -> bool:
-        """Whether the outcome depends on what the session has: an archived one is restored first."""
+        """Whether the outcome depends on the session's content: an archived session is restored first."""
         return bool(self.rewind or self.ends_with or self.becomes or self.remove)
 
     def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class Edit(Struct):
 class Branch(Struct, frozen=True):
     """A session that was forked from another one.
 
-    ``source`` is the session that it was forked from, and ``at`` the id of the last message that the fork has from
-    there: None if it began without one.
+    ``source`` is the session that it was forked from, and ``at`` the id of the last message that was copied from it,
+    or None if none was.
     """
 
     session_id: str
@@ -173,8 +173,8 @@ class DelayedTurn(Struct):
 class SessionStatus(Struct):
     """The state of a session: its number of messages, its running turn and the ids of its waiting turns.
 
-    ``failed`` are the ids of those of its last 100 turns that have failed, the last one first; in this process, of
-    those that this process ran. ``delayed`` are the turns among them that are not due yet, the next one first.
+    ``failed`` are the ids of those of its last 100 turns that have failed, latest first; without workers, of the
+    turns that this process ran. ``delayed`` are those of these turns that are not due yet, the next one first.
     ``created`` and ``updated`` are in ms since 1970.
     """
 
@@ -285,7 +285,7 @@ class Runtime(Protocol):
         ...
 
     async def turn(self, session: SessionRef, turn_id: TurnId, agent: AgentLike | str | None) -> TurnHandle:
-        """Return a turn of the session. ``agent`` goes on with it if another process suspended it.
+        """Return a turn of the session. ``agent`` continues it if another process suspended it.
 
         Raises ``TurnNotFound``.
         """
@@ -313,7 +313,7 @@ class Runtime(Protocol):
         ...
 
     async def cancel(self, session: SessionRef, reason: str, keep: Keep) -> str | None:
-        """Cancel the turn that runs, or runs next. Return what cancelling it returned, None if there is no turn."""
+        """Cancel the turn that runs, or runs next. Return the result, or None if there is no turn."""
         ...
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:

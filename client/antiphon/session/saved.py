@@ -73,7 +73,7 @@ class SavedTurn(Struct, omit_defaults=True):
 
 
 class Titled(Struct, omit_defaults=True):
-    """The title that a worker gave a session, and the turn that it was made of."""
+    """The title that a worker gave a session, and the turn that it was made from."""
 
     title: str
     turn_id: str
@@ -144,7 +144,7 @@ _VERSION, _SESSION_ID = Field("a number", kind=int), Field("text", kind=str)
 def read_saved(data: Any) -> SavedSession:
     """Read the dictionary that ``to_dict`` returned.
 
-    The messages may also be OpenAI's or Anthropic's dictionaries. Raises ``CorruptRecord``, which says what is wrong.
+    The messages may also be OpenAI's or Anthropic's dictionaries. Raises ``CorruptRecord``, which states the problem.
     """
     if not isinstance(data, Mapping):
         raise CorruptRecord(f"A saved session must be a dictionary, not {type(data).__name__}.")
@@ -173,7 +173,7 @@ def read_saved(data: Any) -> SavedSession:
 
 
 def same_messages(some: Sequence[Message], others: Sequence[Message]) -> bool:
-    """True if these are the same messages. Ids do not count: a copy that an older release made has none."""
+    """Return True if these are the same messages. Ids do not count: copies made by older releases have none."""
     if some == others:
         return True
     return len(some) == len(others) and all(map(_same, some, others))

@@ -52,13 +52,13 @@ class Deadline:
 
 
 class EventIterator(ABC):
-    """Events, for ``async for`` and for ``anext``. A cancelled ``anext`` loses nothing: the next one goes on.
+    """Events, for ``async for`` and for ``anext``. A cancelled ``anext`` loses nothing: the next one continues.
 
-    With a ``heartbeat``, in seconds, a ``Heartbeat`` comes whenever nothing else has come for so long.
+    With a ``heartbeat``, in seconds, a ``Heartbeat`` comes after each such period without another event.
     """
 
     cursor: int | None = None
-    """The ``seq`` of the event that came last."""
+    """The ``seq`` of the last event."""
 
     def __init__(self, heartbeat: float | timedelta | None = None) -> None:
         self._heartbeat = duration(heartbeat, "heartbeat")
@@ -80,7 +80,7 @@ class EventIterator(ABC):
 
     @abstractmethod
     async def following(self) -> Event:
-        """Wait for the next event. Raises ``StopAsyncIteration`` at the end. Cancelled, it has taken nothing."""
+        """Wait for the next event. Raises ``StopAsyncIteration`` at the end. A cancelled call takes no event."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -160,7 +160,7 @@ class AsyncEventStream:
 
 
 def typed_event(event: Event, schema: Any) -> Event:
-    """Return the event with its response read as the caller's type, where it has one. Raises ``InvalidOutput``."""
+    """Return the event with its response, if any, read as the caller's type. Raises ``InvalidOutput``."""
     if schema is None or not isinstance(event, TurnFinished) or event.response is None:
         return event
     return msgspec.structs.replace(event, response=typed(event.response, schema))

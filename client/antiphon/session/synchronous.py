@@ -1,4 +1,4 @@
-"""What the generated synchronous classes share: each wraps its asynchronous form, which runs on the background loop."""
+"""Shared parts of the generated synchronous classes, which wrap asynchronous forms on the background loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _LeftOut:
 
 
 LEFT_OUT: Any = _LeftOut()
-"""The default of a keyword that is not handed on unless the caller gives it."""
+"""The default of a keyword that is passed on only if the caller gives it."""
 
 
 def given(**keywords: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a turn is, as callers read it: its input, its state, its runs; and how it is shown in a page of history."""
+"""A turn as callers read it: its input, state and runs, and how it is shown in a page of history."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from antiphon.routing import Route
 class TurnRun(Struct, omit_defaults=True):
     """One run of a turn: its first, or one that began when the failed turn was requeued.
 
-    ``attempt`` is the number of its last attempt, 0 before the first. ``started`` is when the first attempt began, and
-    ``ended`` when the run did, in ms since 1970. ``code`` and ``error`` say why it failed, why it was cancelled, or
-    why it waits while it is ``retrying``; ``service`` is then what the model service said, if it did. ``messages`` is
-    what the run has said and what its tools returned.
+    ``attempt`` is the number of its last attempt, 0 before the first. ``started`` is when the first attempt began,
+    and ``ended`` when the run did, in ms since 1970. ``code`` and ``error`` are why it failed, why it was cancelled,
+    or why it waits while it is ``retrying``; ``service`` is then the answer of the model service, if there was one.
+    ``messages`` are the run's output and tool results.
     """
 
     run: int
@@ -38,29 +38,29 @@ class TurnRun(Struct, omit_defaults=True):
 class TurnInfo(Struct, omit_defaults=True):
     """A turn at the moment of reading.
 
-    ``input`` is what was submitted. ``agent`` is the name of the agent that the turn asked for, None where it asked for
-    none. ``key`` is the key that it was submitted with; one of more than 1,000 bytes is not kept. ``run``, ``attempt``,
-    ``started``, ``ended``, ``code``, ``error`` and ``service`` are those of the turn's last run, as in ``TurnRun``.
-    ``user_error`` is the error of a failed turn in a sentence for end users; ``error`` is for operators.
+    ``input`` is what was submitted. ``agent`` is the name of the agent that the turn asked for, or None. ``key`` is
+    the key that it was submitted with; keys over 1,000 bytes are not kept. ``run``, ``attempt``, ``started``,
+    ``ended``, ``code``, ``error`` and ``service`` are those of the turn's last run, as in ``TurnRun``. ``user_error``
+    is the error of a failed turn in a sentence for end users; ``error`` is for operators.
 
-    ``created`` is when the turn was submitted, ``due`` when a delayed turn starts, both in ms since 1970. ``messages``
-    is what the turn has said and what its tools returned, once it has ended, and ``usage`` what that took; also of a
-    turn that failed or was cancelled. Its open tool calls have a result that says that they did not return. If the turn
-    was given up because its worker died too often, the answer that was being written is missing there.
+    ``created`` is when the turn was submitted, ``due`` when a delayed turn starts, both in ms since 1970.
+    ``messages`` are the turn's output and tool results, once it has ended, and ``usage`` their usage, also if it
+    failed or was cancelled. Tool calls that did not return have a result that states this. If the turn was given up
+    because its worker died too often, the answer that was being written is missing.
 
-    ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` what was decided about the calls of
-    its last suspension. ``waits`` are the sleeps that it waits for.
+    ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` those about the calls of its last
+    suspension. ``waits`` are the sleeps that it waits for.
 
     ``total_usage`` is the turn's ``usage`` with that of all child turns below it, each counted once; None for a turn
     without children. It lacks those of ``left_out``: the ids of turns below it whose records cannot be read. Lists of
     failed or suspended turns have neither.
 
-    ``tenant`` is the owner of the turn's session, None for a session without one. ``user`` is the user that the turn is
-    of, if its caller named one.
+    ``tenant`` is the owner of the turn's session, None for a session without one. ``user`` is the user whose turn it
+    is, if its caller named one.
 
-    ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and that
-    turn had a model call to come. The answer is then that of the other turn. ``feedback`` is the last one that
-    was given about the turn. ``route`` is what the App's router chose for its last run.
+    ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and
+    that turn still had a model call to make. The answer is then that of the other turn. ``feedback`` is the latest
+    feedback about the turn. ``route`` is the route that the App's router chose for its last run.
     """
 
     turn_id: str
@@ -98,12 +98,12 @@ class TurnInfo(Struct, omit_defaults=True):
 
     @property
     def cost(self) -> float | None:
-        """What ``usage`` cost in US dollars, or None if no model that was called has a price."""
+        """The cost of ``usage`` in US dollars, or None if no model that was called has a price."""
         return self.usage.cost
 
     @property
     def last_run(self) -> TurnRun:
-        """The run that these values are of."""
+        """The last run, which these values describe."""
         return TurnRun(
             self.run, self.status, self.attempt, self.started, self.ended, self.code, self.error, self.messages,
             self.service,
@@ -111,7 +111,7 @@ class TurnInfo(Struct, omit_defaults=True):
 
 
 class TurnProperties:
-    """What ``info()`` has, one by one. Each property reads the turn again, which is a round trip to Redis."""
+    """The fields of ``info()`` as properties. Each one reads the turn again, which is a round trip to Redis."""
 
     def info(self) -> TurnInfo:
         """Read the turn."""
@@ -227,14 +227,14 @@ class TurnProperties:
 
 
 class LeftNothing(Struct):
-    """A turn that ended and left nothing in the history. ``place`` is how many messages stood before it."""
+    """A turn that ended and left nothing in the history. ``place`` is the number of messages before it."""
 
     place: int
     turn: TurnInfo
 
 
 def shown(turn: TurnInfo) -> list[Message]:
-    """A turn that is not in the history as messages of a page: its input, and of one that has ended what it said."""
+    """Return a turn that is not in the history as messages of a page: its input, and its output if it has ended."""
     said = turn.messages if turn.status in TERMINAL else []
     return [
         msgspec.structs.replace(
@@ -252,10 +252,10 @@ def shown(turn: TurnInfo) -> list[Message]:
 def in_place(
     page: Sequence[Message], start: int, left: Sequence[LeftNothing], order: Sequence[str]
 ) -> list[Message]:
-    """A page of history, which begins at ``start``, with the turns that left nothing where they ended.
+    """Return a page of history, which begins at ``start``, with the turns that left nothing where they ended.
 
-    ``order`` are the ids of the session's turns as they were submitted: one that was cancelled while it waited stands
-    behind those that stood before it.
+    ``order`` are the ids of the session's turns in the order of submission: a turn that was cancelled while it waited
+    follows the turns submitted before it.
     """
     at: defaultdict[int, list[Message]] = defaultdict(list)
     for one in left:
@@ -278,9 +278,9 @@ class TurnTree(Struct, omit_defaults=True):
     it. ``started`` is when its first attempt began and ``ended`` when it ended, in ms since 1970; ``code`` is why it
     failed.
 
-    ``usage`` is its own. That of a child that has not ended is what its finished model calls have used. ``total_usage``
-    counts it and each turn below once, except for those of ``left_out``: the ids of turns below whose records cannot be
-    read. Children are found for a week after their end, unless their session is deleted.
+    ``usage`` is its own; for a child that has not ended, that of its finished model calls. ``total_usage`` counts it
+    and each turn below once, except those in ``left_out``: the ids of turns below whose records cannot be read.
+    Children are found for a week after their end, unless their session is deleted.
     """
 
     turn_id: str

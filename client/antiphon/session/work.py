@@ -509,7 +509,7 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
 
 
 def _continues(text: object) -> bool:
-    """Whether an input adds nothing, so that the turn answers what the history ends with."""
+    """Return whether an input adds nothing, so that the turn answers the end of the history."""
     return isinstance(text, list) and not text
 
 
