@@ -1,4 +1,4 @@
-"""The agents of a deployment's workers: their revisions, what runs on each, and which ones sessions take."""
+"""The agents of a deployment's workers: their revisions, the turns on each, and the ones that sessions take."""
 
 from __future__ import annotations
 

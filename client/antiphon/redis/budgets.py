@@ -30,7 +30,7 @@ CHECKS = {"session": session_id, "tenant": tenant_id}
 
 
 class AsyncBudgets:
-    """The budgets of the session, tenant, user or agent with a name; with None, those of all names.
+    """The budgets of one session, tenant, user or agent by its name, or those of all names if it is None.
 
     >>> from antiphon import AsyncClient
     >>> from antiphon.model import Budget
@@ -104,7 +104,7 @@ def payer_name(scope: BudgetScope, name: str | None, tenant: str | None) -> str:
 
 
 class StoredBudget(Struct):
-    """A stored budget, and how much of it is used. ``name`` is None if it is for all names without a budget.
+    """A stored budget, and how much of it is used. ``name`` is None if it is for all names without their own.
 
     ``tenant`` is the user's tenant.
     """

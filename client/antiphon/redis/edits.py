@@ -279,7 +279,7 @@ def _opened(found: Found, opening: Opening, parent: Found | None, session_id: st
     fields = {name: encode_field(name, value) for name, value in changes.items()}
     known = found.value("variables") if opening.variables else {}
     new = {name: value for name, value in opening.variables.items() if name not in known}
-    if new and not found.text("restored"):  # an archive may hold other values of these
+    if new and not found.text("restored"):  # an archive may hold other values for these
         fields["offered"] = encode({**found.value("offered"), **new})
     change = _difference(found, fields)
     if opening.messages:
@@ -318,7 +318,7 @@ def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy | None:
 
 
 def _rewound(found: Found, message_id: str, session_id: str) -> Change | Busy:
-    """Cut after a message, which a turn may still have to add (``Busy``). Raises ``MessageNotFound``,
+    """Return the cut after a message; ``Busy`` if a turn may add it. Raises ``MessageNotFound``,
     ``UsageError``."""
     for turn_id in found.inbox:
         if message_id.startswith(f"{turn_id}."):

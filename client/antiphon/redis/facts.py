@@ -128,7 +128,7 @@ class AsyncFacts:
     async def delete(self, fact_id: str) -> None:
         """Delete a fact. It is not extracted again from the same turns. Raises ``NotFound`` and ``StoreError``.
 
-        The turns of an unreadable fact are unknown, so nothing prevents that for them.
+        This is not ensured for an unreadable fact, because its turns are unknown.
 
         >>> await facts.delete(nuts.id)
         """

@@ -17,7 +17,7 @@ PAUSE_SECONDS, MOST_PAUSE_SECONDS = 5.0, 300.0
 
 
 class Move(NamedTuple):
-    """The URLs of a cell's old place and of its new one."""
+    """The URLs of a cell's old and new places."""
 
     source: str
     target: str

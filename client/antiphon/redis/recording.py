@@ -1,4 +1,5 @@
-"""Records ended turns, from their records and their session's history, and reads what the models received."""
+"""Records ended turns, from their records and their session's history, and reads the requests that models
+received."""
 
 from __future__ import annotations
 

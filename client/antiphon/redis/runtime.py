@@ -1,4 +1,4 @@
-"""The runtime on workers: sessions live in Redis, and turns run wherever a worker takes them."""
+"""The runtime on workers: sessions live in Redis, and turns run on whichever worker claims them."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def checked_search(text: str, given: SearchOptions) -> Search:
 
 
 async def can_search(connections: Connections) -> bool:
-    """Return whether ``search_turns`` has an index to look in."""
+    """Return whether ``search_turns`` has an index to search."""
     archive = connections.archive
     return archive is not None and not sealer_of().on and await archive.searchable()
 

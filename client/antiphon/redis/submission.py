@@ -29,7 +29,8 @@ AT_ONCE = 8
 
 
 class Submission:
-    """One turn for ``submit_many``, checked but not submitted. Takes and raises what ``submit`` does."""
+    """One turn for ``submit_many``, checked but not submitted. Takes the arguments of ``submit`` and raises its
+    errors."""
 
     def __init__(self, session: str, text: Input, **options: Unpack[ClientSubmitOptions]) -> None:
         given: dict[str, Any] = dict(options)

@@ -44,7 +44,7 @@ E = TypeVar("E", Event, Published)
 PAGE = 500
 SILENCE_SECONDS = 5.0
 MOST_SILENCES = 6
-"""A session that stays silent is checked less and less often: the interval grows up to this many times."""
+"""A session that stays silent is checked less and less often: up to this multiple of ``SILENCE_SECONDS``."""
 MISSED = -1
 """An event was published, but its message had not arrived when the session was checked."""
 # The scripts write this at the beginning of every event.
@@ -55,10 +55,10 @@ class Subscription(EventIterator):
     """Iterates over the events of one session after a cursor, without end.
 
     ``cursor`` is the seq of the last event returned; a new subscription after it continues from there. Raises
-    ``StreamGap`` if events after the cursor are no longer kept and ``past`` cannot replace them, or if the
-    session has ended, ``CorruptRecord`` if an event
-    is damaged, ``WrongTenant`` if the session does not belong to ``tenant``, ``StoreUnavailable`` if its client has
-    tried for some seconds and never reached Redis, and ``ClientClosed`` when its client is closed.
+    ``StreamGap`` if events after the cursor are no longer kept and ``past`` cannot replace them, or if the session
+    has ended, ``CorruptRecord`` if an event is damaged, ``WrongTenant`` if the session does not belong to ``tenant``,
+    ``StoreUnavailable`` if its client has tried for some seconds and never reached Redis, and ``ClientClosed`` when
+    its client is closed.
 
     A cancellation loses no event: events that were read wait in ``_log``, and published ones in the listener.
     """
@@ -220,7 +220,7 @@ class Subscription(EventIterator):
     def look(self, found: Found) -> None:
         """Process the result of a check, and read the log if anything has changed.
 
-        If a new event's message has not arrived by the next check either, it was lost: the connection is dead.
+        If a new event's message has not arrived by the next check either, it was lost: the connection is broken.
         """
         listener, cursor = self._listener, self.cursor or 0
         self.patiently.heard = time.monotonic()
@@ -388,7 +388,7 @@ class Subscription(EventIterator):
 
 
 def _life(created: bytes | None, life: bytes | None) -> bytes:
-    """Return the value that distinguishes sessions with the same id; empty if there is none."""
+    """Return the value that distinguishes sessions with the same id; empty if there is no session."""
     return (life or created or b"") if created else b""
 
 

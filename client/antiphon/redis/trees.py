@@ -65,7 +65,7 @@ async def tree_of(cells: Cells, record: TurnRecord) -> TurnTree:
 
 
 class _Reader:
-    """Reads the turns of one tree, some at once."""
+    """Reads the turns of one tree, several at once."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells

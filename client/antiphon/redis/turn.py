@@ -141,10 +141,11 @@ class AsyncTurn:
     async def result(self, timeout: float | timedelta | None = None) -> Response:
         """Wait for the turn to end and return its response.
 
-        Raises the errors of ``Session.run`` if the turn failed (``ProviderRejected``, ``UnknownAgent``, ``TurnFailed``,
-        …) or was cancelled (``TurnCancelled``); all are ``AgentError``. Raises ``ResultTimeout`` after ``timeout``
-        seconds; the turn keeps running, so call again to wait longer. Without ``timeout`` it raises ``UsageError`` in a
-        tool of a turn that this turn waits for. A turn that steers another turn has the response of that turn.
+        Raises the errors of ``Session.run`` if the turn failed (``ProviderRejected``, ``UnknownAgent``,
+        ``TurnFailed``, …) or was cancelled (``TurnCancelled``); all are ``AgentError``. Raises ``ResultTimeout``
+        after ``timeout`` seconds; the turn keeps running, so call again to wait longer. Without ``timeout`` it raises
+        ``UsageError`` in a tool of a turn that this turn waits for. A turn that steers another turn has the response
+        of that turn.
 
         >>> (await turn.result(timeout=10)).text
         'You said: Hello'
@@ -322,9 +323,9 @@ class AsyncTurn:
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.
 
         When this returns, the run is accepted: ``status``, ``result`` and ``stream`` are those of the new run, and
-        ``runs`` lists the failed one with its error. Raises ``UsageError`` if the turn has not failed or its session is
-        closed, ``WrongTenant`` if another tenant has since begun a session with this id, and ``TurnNotFound`` a week
-        after its end.
+        ``runs`` lists the failed one with its error. Raises ``UsageError`` if the turn has not failed or its session
+        is closed, ``WrongTenant`` if another tenant has since begun a session with this id, and ``TurnNotFound`` a
+        week after its end.
 
         >>> failed = await client.submit("user-456", "Hello", agent="nobody")
         >>> await failed.result(timeout=10)

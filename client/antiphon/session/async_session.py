@@ -689,7 +689,7 @@ class AsyncSession(SessionFiles, SessionFamily):
         return self._runtime
 
     async def _saved(self, *, messages: bool = False) -> SavedSession:
-        """Return the session as it is stored, with what its opening will change."""
+        """Return the session as it is stored, with the changes that its opening will make."""
         saved = await (await self._readable()).save(self._ref, messages=messages)
         if self._opening is not None:
             for name, value in self._opening.changes(partial(getattr, saved), None).items():

@@ -155,7 +155,7 @@ def call(work: Coroutine[Any, Any, T], *, instead: str | None = None) -> T:
     """Run a coroutine on the background loop and wait for its result.
 
     Raises ``UsageError`` when called on the background loop itself, where it would deadlock. Use the ``_async``
-    methods in asynchronous tools. On any other event loop, the log says once that the call blocks it, and names
+    methods in asynchronous tools. On any other event loop, this logs once that the call blocks the loop, and names
     ``instead`` (by default, the coroutine's own name).
     """
     background = _background

@@ -1,4 +1,4 @@
-"""``SessionFamily``: what ``AsyncSession`` does with the sessions above and below it."""
+"""``SessionFamily``: the methods of ``AsyncSession`` for the sessions above and below it."""
 
 from __future__ import annotations
 

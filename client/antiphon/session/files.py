@@ -1,4 +1,4 @@
-"""``SessionFiles``: what ``AsyncSession`` does with the files of a session."""
+"""``SessionFiles``: the methods of ``AsyncSession`` for the files of a session."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class OpeningFields(ListedFields, kw_only=True):
 
 
 class SavedTurn(Struct, omit_defaults=True):
-    """A suspended turn of a session in this process: its request, what it has done, and what it waits for."""
+    """A suspended turn of a session in this process: its request, journal and pending tool calls."""
 
     turn: TurnInfo
     request: TurnRequest

@@ -38,10 +38,10 @@ class TurnRun(Struct, omit_defaults=True):
 class TurnInfo(Struct, omit_defaults=True):
     """A turn at the moment of reading.
 
-    ``input`` is what was submitted. ``agent`` is the name of the agent that the turn asked for, or None. ``key`` is
-    the key that it was submitted with; keys over 1,000 bytes are not kept. ``run``, ``attempt``, ``started``,
-    ``ended``, ``code``, ``error`` and ``service`` are those of the turn's last run, as in ``TurnRun``. ``user_error``
-    is the error of a failed turn in a sentence for end users; ``error`` is for operators.
+    ``input`` are the messages that were submitted. ``agent`` is the name of the agent that the turn asked for, or
+    None. ``key`` is the key that it was submitted with; keys over 1,000 bytes are not kept. ``run``, ``attempt``,
+    ``started``, ``ended``, ``code``, ``error`` and ``service`` are those of the turn's last run, as in ``TurnRun``.
+    ``user_error`` is the error of a failed turn in a sentence for end users; ``error`` is for operators.
 
     ``created`` is when the turn was submitted, ``due`` when a delayed turn starts, both in ms since 1970.
     ``messages`` are the turn's output and tool results, once it has ended, and ``usage`` their usage, also if it
@@ -119,7 +119,7 @@ class TurnProperties:
 
     @property
     def input(self) -> list[Message]:
-        """What was submitted, as messages; usually one. One round trip.
+        """The messages that were submitted; usually one. One round trip.
 
         >>> turn.input[0].text
         'Hello'
@@ -209,7 +209,7 @@ class TurnProperties:
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the turn's model calls, once it has ended; also of a failed turn. One round trip.
+        """The tokens of the turn's model calls, once it has ended, even if it failed. One round trip.
 
         >>> turn.usage.output_tokens
         4

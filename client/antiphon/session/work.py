@@ -1,8 +1,8 @@
 """The options of a turn, each declared once, and the checked turn.
 
 To add an option, add it to one of the ``TypedDict`` types and a field to ``Work``. If workers need it, add a field to
-``TurnRequest`` too. Every interface then accepts, checks, describes and passes on the option, unless it is ``missing``
-there. ``schema`` is the caller's own type; ``output`` is what workers receive of it.
+``TurnRequest`` too. Every interface then accepts, checks, describes and passes on the option, unless it is
+``missing`` there. ``schema`` is the caller's own type; ``output`` is the form that workers receive.
 """
 
 from __future__ import annotations
