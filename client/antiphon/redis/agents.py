@@ -33,12 +33,13 @@ Need: TypeAlias = Literal["next turns", "turns", "sessions"]
 
 
 class AgentRevision(Struct):
-    """A revision of an agent. ``workers`` have it now; without workers, it is listed because something still needs
-    it. ``turns`` counts the turns that have begun on it and not ended, ``running`` those that run now. ``label`` is
-    that of the agent. ``share`` is the share of sessions whose next turn takes it, from 0 to 1; None without a
-    promotion of the agent: each turn then takes the revision of the worker that claims it. ``sessions`` counts the
-    sessions whose last turn ran on it, as far as that is noted, and ``pinned`` those that keep it; None if they were
-    not counted. ``figures`` are those of its ended turns.
+    """A revision of an agent. ``workers`` have it now; without any, it is listed because something still needs it.
+
+    ``turns`` counts the turns that have begun on it and not ended, ``running`` those that run now. ``label`` is that
+    of the agent. ``share`` is the share of sessions whose next turn takes it, from 0 to 1; None without a promotion
+    of the agent: each turn then takes the revision of the worker that claims it. ``sessions`` counts the sessions
+    whose last turn ran on it, as far as that is noted, and ``pinned`` those that keep it; None if they were not
+    counted. ``figures`` are those of its ended turns.
     """
 
     agent: str

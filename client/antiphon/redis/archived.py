@@ -187,8 +187,7 @@ async def bring_back(cell: Cell, load: Load, session: SessionRef) -> None:
 
 
 async def _begin(cell: Cell, load: Load, session: SessionRef) -> bool:
-    """Create an empty session for one that is only in the archive. Returns False if it was deleted or is not
-    there."""
+    """Create a session that is only in the archive, empty. Returns False if it was deleted or is not there."""
     if await is_deleted(cell, session.id) or await load(session.id) is None:
         return False
     await change_session(cell, session.id, new_op(), Change([]), when="any", ttl_ms=session.ttl_ms)

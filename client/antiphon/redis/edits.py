@@ -318,8 +318,10 @@ def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy | None:
 
 
 def _rewound(found: Found, message_id: str, session_id: str) -> Change | Busy:
-    """Return the cut after a message; ``Busy`` if a turn may add it. Raises ``MessageNotFound``,
-    ``UsageError``."""
+    """Return the cut after a message, or ``Busy`` if a turn may still add the message.
+
+    Raises ``MessageNotFound`` and ``UsageError``.
+    """
     for turn_id in found.inbox:
         if message_id.startswith(f"{turn_id}."):
             return Busy(turn_id)

@@ -169,7 +169,7 @@ def without_contents(item: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tu
 
 
 def marked(part: Part) -> Part:
-    """Mark the texts of a model service's part that look like file ids, so that they stay texts."""
+    """Return a model service's part with texts that look like file ids marked, so that they stay texts."""
     if not isinstance(part, Item) or not is_unfilled([Message("assistant", [part])]):
         return part
     return msgspec.structs.replace(part, item=_mapped(part.item, _as_own))

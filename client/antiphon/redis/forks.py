@@ -25,7 +25,7 @@ async def fork_in_redis(
     """Copy a session's finished turns, or those up to a message, and its fields to a new id.
 
     Raises ``SessionExists``, ``MessageNotFound``, ``StoreError``, and ``UsageError`` if a tool call would lose its
-    result. If the two ids are on different cells, with encryption, and with files in a byte store, history and files
+    result. If the two ids are on different cells, with encryption, or with files in a byte store, history and files
     are read and written again: encrypted values are readable only in their own session, and content belongs to one
     session. A crash may then leave the fork unlisted in its source.
     """

@@ -1,7 +1,7 @@
 """Replaces events that are no longer kept, page by page, for readers with an old cursor.
 
 Readers receive the messages that these events added to the history, in order: those of a turn have the seq of its
-last event. An event announces that the history was cut since, and turns that end later are shown as submitted. Each
+last event. An event announces a cut of the history since then; turns that end later are shown as submitted. Each
 page depends on the cursor alone, so that a reader may leave in the middle and continue in any process.
 """
 
@@ -114,7 +114,7 @@ class Past:
         """Return a page of events that replace those after ``cursor`` and before ``before``; empty if there are none.
 
         A ``before`` of 0 means all. With ``beginning``, the reader has seen nothing of the session yet. None if the
-        events since then are unknown. Raises ``StoreError``, ``CorruptRecord`` and ``WrongTenant``.
+        events since ``cursor`` are unknown. Raises ``StoreError``, ``CorruptRecord`` and ``WrongTenant``.
         """
         while True:
             plan = self._plan

@@ -1,5 +1,4 @@
-"""Records ended turns, from their records and their session's history, and reads the requests that models
-received."""
+"""Records ended turns, from their records and session history, and reads the requests that models received."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SEARCH_OPTIONS = declared(SearchOptions)
 
 
 class SearchHit(Struct):
-    """A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the best part of its text."""
+    """A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the best match in its text."""
 
     session_id: str
     turn_id: str

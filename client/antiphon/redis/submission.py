@@ -29,8 +29,7 @@ AT_ONCE = 8
 
 
 class Submission:
-    """One turn for ``submit_many``, checked but not submitted. Takes the arguments of ``submit`` and raises its
-    errors."""
+    """One turn for ``submit_many``, checked but not submitted. Arguments and errors as in ``submit``."""
 
     def __init__(self, session: str, text: Input, **options: Unpack[ClientSubmitOptions]) -> None:
         given: dict[str, Any] = dict(options)

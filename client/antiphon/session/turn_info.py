@@ -44,12 +44,12 @@ class TurnInfo(Struct, omit_defaults=True):
     ``user_error`` is the error of a failed turn in a sentence for end users; ``error`` is for operators.
 
     ``created`` is when the turn was submitted, ``due`` when a delayed turn starts, both in ms since 1970.
-    ``messages`` are the turn's output and tool results, once it has ended, and ``usage`` their usage, also if it
+    ``messages`` are the turn's output and tool results, and ``usage`` is its usage, once it has ended; also if it
     failed or was cancelled. Tool calls that did not return have a result that states this. If the turn was given up
     because its worker died too often, the answer that was being written is missing.
 
-    ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` those about the calls of its last
-    suspension. ``waits`` are the sleeps that it waits for.
+    ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` are the decisions about the calls
+    of its last suspension. ``waits`` are the sleeps that it waits for.
 
     ``total_usage`` is the turn's ``usage`` with that of all child turns below it, each counted once; None for a turn
     without children. It lacks those of ``left_out``: the ids of turns below it whose records cannot be read. Lists of
