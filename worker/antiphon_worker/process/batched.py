@@ -1,7 +1,7 @@
-"""The model calls of a turn that is answered in batches.
+"""Makes the model calls of a turn in batches.
 
-Each step is asked for once, and the turn is suspended until its answer is there. What a batch does not answer in time,
-or at all, the service's usual endpoint answers.
+Each step is requested once, and the turn is suspended until its answer arrives. If a batch does not answer a step, or
+not in time, the service's usual endpoint does.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from antiphon_worker.settings import Settings
 log = logging.getLogger("antiphon.batches")
 
 KEPT_HEADERS = ("anthropic-beta",)
-"""Headers of a request that change what it means; a batch has those of all its requests."""
+"""Headers that change the meaning of a request; they are the same for all requests of a batch."""
 
 
 def in_batches(
     provider: Provider, inp: LoopInput, attempt: Attempt, journal: TurnJournal, over: Mapping[str, Decision],
     settings: Settings,
 ) -> Provider:  # fmt: skip
-    """Return the provider, with the steps of the turn answered in batches. So are those of fallbacks that have batches.
+    """Return a provider that answers the steps of the turn in batches, and let fallbacks with batches do the same.
 
-    ``over`` are the waits that are over. Raises ``UsageError`` for a turn that cannot be answered so.
+    ``over`` contains the waits that have ended. Raises ``UsageError`` for a turn that cannot be answered in batches.
     """
     if not attempt.cell.has_disk:
         raise UsageError('service="batch" needs workers: without redis=, nothing continues the turn later.')
@@ -73,8 +73,8 @@ def in_batches(
 class BatchedProvider:
     """A model service whose answers to the steps of one turn come from its batches.
 
-    ``usual`` makes the calls that are no steps or have no answer there. It is the ``service``, or charges its calls.
-    ``place`` is that of the model among the agent's fallbacks.
+    ``usual`` makes the calls that are not steps, and those that a batch does not answer. It is the ``service``, or a
+    provider that charges the calls of the service. ``place`` is the place of the model among the agent's fallbacks.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BatchedProvider:
         return self.usual.name
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
-        """Return a call that ``answered`` makes."""
+        """Return the call, for ``answered``."""
         if not request.step:
             return self.usual.stream(request)
         return cast("AsyncIterator[Increment]", _BatchedCall(self, request))
@@ -112,7 +112,7 @@ class _BatchedCall:
         return getattr(self._usual, "counted", Usage())
 
     async def into(self, outlet: Outlet) -> StepResult:
-        """Put the answer into the outlet. Raises ``StepWaits`` where the batch has not answered yet."""
+        """Put the answer into the outlet. Raises ``StepWaits`` if the batch has not answered yet."""
         usual = self._batched.usual
         step = _BatchedStep(self._batched, self._request)
         over = await step.over()
@@ -138,7 +138,7 @@ class _Sent(msgspec.Struct):
 
 
 class _BatchedStep:
-    """One step that is asked for in a batch, and what it holds of the turn's budgets."""
+    """One step requested in a batch, and its hold on the turn's budgets."""
 
     def __init__(self, batched: BatchedProvider, request: ModelRequest) -> None:
         self._steps = batched.steps
@@ -177,7 +177,7 @@ class _BatchedStep:
         raise StepWaits(wait)
 
     async def answer(self, body: bytes, outlet: Outlet) -> StepResult:
-        """Put the answer of the batch into the outlet, and settle what it has cost. Raises ``ProviderError``."""
+        """Put the answer of the batch into the outlet, and settle its cost. Raises ``ProviderError``."""
         assert self._asked is not None
         result = await self._stream.from_whole(body, outlet)
         price = self._steps.prices.price(result.model) or self._steps.prices.price(self._request.model)
@@ -190,7 +190,7 @@ class _BatchedStep:
         return result
 
     async def give_up(self, *, answered: bool) -> None:
-        """Drop what the batch may still answer. What it holds counts as used where the service may charge for it."""
+        """Drop the batch's answer. If the service may charge for it, its hold counts as used."""
         assert self._asked is not None
         sent = False if answered else await self._steps.leave(self._asked)
         if self._paid is not None and not sent:
@@ -202,7 +202,7 @@ class _BatchedStep:
 
 
 class _Steps:
-    """What the steps of one attempt at a turn share that are asked for in batches."""
+    """What the batched steps of one attempt at a turn share."""
 
     def __init__(
         self, attempt: Attempt, journal: TurnJournal, decisions: Mapping[str, Decision], settings: Settings
@@ -216,7 +216,7 @@ class _Steps:
         self._settings = settings
 
     async def asked(self, step: int, place: int, group: Group) -> StepBatched:
-        """Return the request of a step to the model at this place, which is noted before anything else."""
+        """Return the request of a step to the model at this place. A new one is written to the journal first."""
         known = batched_step(self._journal.entries, step)
         if known is not None and known.place == place and Group.of(known.group).asked == group.asked:
             return known
@@ -228,7 +228,7 @@ class _Steps:
         return entry
 
     async def collect(self, asked: StepBatched, wait: Wait, body: bytes) -> None:
-        """Let the step go into a batch. A repetition changes nothing."""
+        """Submit the step for a batch. Repeating it changes nothing."""
         attempt, settings, group = self._attempt, self._settings, Group.of(asked.group)
         wait.seconds = max(asked.until - await self._journal.now(), 0) / 1000
         held = await patiently(
@@ -243,10 +243,10 @@ class _Steps:
             raise StopSignal(Stop.SUPERSEDED)
 
     async def leave(self, asked: StepBatched) -> bool:
-        """Return whether the step is in a batch already, whose answer is dropped."""
+        """Withdraw the step. Return whether it was already in a batch, whose answer is then dropped."""
         group = Group.of(asked.group)
         return await patiently(self._attempt.lease, lambda: leave(self._attempt.cell, asked.id, group))
 
     def account(self, service: ModelService) -> str:
-        """Return a digest of its account, as it is stored. Raises ``ProviderError`` without a key."""
+        """Return the stored digest of the service's account. Raises ``ProviderError`` without a key."""
         return self._attempt.cell.seal.digests(ACCOUNTS, service.account())[0]

@@ -1,14 +1,14 @@
 """Budgets: each model call of a turn reserves what it may use at most before it starts, and is settled after it.
 
-A turn without budgets does nothing of this: its provider is used as it is. Otherwise ``PaidProvider`` stands before the
-provider, so that every model call of the turn passes here, those of summaries and fallbacks included.
+A turn without budgets skips all this and uses its provider directly. Otherwise ``PaidProvider`` wraps the provider,
+so that every model call of the turn passes through it, including those of summaries and fallbacks.
 
-- A call may use at most its input, counted as one token for each byte, and its ``max_tokens``. One that names none is
-  sent with a limit: a call without an end could not be reserved.
-- While calls of other turns hold the rest of a budget, a call waits for a moment in its place, and then its turn is
-  requeued for some seconds: nothing is refused that may fit later.
-- A call that is stopped counts as its service has counted it, or else as estimated. What a dead worker holds counts as
-  used when its turn is tried again, or when another call needs it.
+- A call may use at most its input, counted as one token for each byte, and its ``max_tokens``. A call without
+  ``max_tokens`` is sent with a limit: an unlimited call could not be reserved.
+- While calls of other turns hold the rest of a budget, a call waits briefly, and then its turn is requeued for some
+  seconds: a call that may fit later is not refused.
+- A stopped call counts with the usage that its service has reported, or else with an estimate. The holds of a dead
+  worker count as used when its turn is tried again, or when another call needs them.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ from antiphon_worker.process.requests import keeping
 from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult
 
 PAUSES = (0.05, 0.1, 0.2, 0.4)
-"""How long a call waits in its place while others hold the rest of a budget, in seconds."""
+"""How long a call waits while others hold the rest of a budget, in seconds."""
 BACK_SECONDS = (1.0, 3.0)
 LONGEST_SECONDS = 600.0
-"""A suspended turn asks again so often: the budgets of an App change without a note in Redis."""
+"""How often a suspended turn asks again: changes to the budgets of an App are not noted in Redis."""
 LOOK_SECONDS = 5.0
 LONGEST_CALL_MS = 24 * 3_600_000
 
 
 class Held(AgentError):
-    """The turn is to be requeued: its call may start later."""
+    """The turn must be requeued: its call may start later."""
 
     def __init__(
         self, message: str | None = None, *, code: str = "", retry_after: float = 0.0, **where: Any
@@ -91,7 +91,7 @@ class Held(AgentError):
 
 
 class Cheaper(ProviderError):
-    """A fallback of the agent is to answer in place of this model."""
+    """A fallback of the agent must answer instead of this model."""
 
     def __init__(self, message: str | None = None, **where: Any) -> None:
         super().__init__(message, **where)
@@ -99,7 +99,7 @@ class Cheaper(ProviderError):
 
 
 class Budgets:
-    """What one worker process knows of budgets: for which scopes any are stored."""
+    """What one worker process knows about stored budgets: which scopes have any."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
@@ -107,13 +107,13 @@ class Budgets:
         self._stored: frozenset[str] | None = None  # not read yet
 
     async def run(self) -> None:
-        """Look which scopes have budgets, again and again, until cancelled. Raises ``StoreError``."""
+        """Look up which scopes have budgets, repeatedly, until cancelled. Raises ``StoreError``."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Look once. Raises ``StoreError``, but not where a cell is away: the others have the same budgets."""
+        """Look them up once. Raises ``StoreError``, but skips unavailable cells: all have the same budgets."""
         cells = [cell for cell in self._cells if cell.has_disk]
         await asyncio.gather(*map(self._look_at, cells))
         if cells and not self._found:
@@ -132,10 +132,10 @@ class Budgets:
         app: App,
         attempt: Attempt,
     ) -> Provider:
-        """Return the provider, or one before it that charges the budgets of a turn. Raises ``StoreError``.
+        """Return the provider, or a wrapper of it that charges the budgets of a turn. Raises ``StoreError``.
 
-        The App may declare budgets for the agent, but not for one that came with the turn, whose name could be any. The
-        fallbacks in ``inp`` are charged too. Where the App keeps requests, what is charged also keeps them.
+        The App may declare budgets for the agent, but not for an inline agent, which could have any name. The
+        fallbacks in ``inp`` are charged too. If the App keeps requests, the wrapped providers also keep them.
         """
         if app.keep_requests:
             provider = keeping(provider, inp, attempt)
@@ -159,11 +159,10 @@ class Budgets:
 
 
 class Attempt(msgspec.Struct):
-    """An attempt at a turn: what the budgets need of it. ``seconds`` is how long it may take since it ``began``.
+    """The part of an attempt at a turn that budgets need. ``seconds`` is its time limit, from when it ``began``.
 
-    ``numbers`` are those of its model calls, whichever agent makes them, and
-    ``kept`` those of the requests that are kept. ``agent`` is the one in charge, with its
-    ``own`` budgets.
+    ``numbers`` counts its model calls, whichever agent makes them, and ``kept`` the kept requests. ``agent`` is the
+    agent in charge, with its ``own`` budgets.
     """
 
     cell: Cell
@@ -181,19 +180,19 @@ class Attempt(msgspec.Struct):
 
     @property
     def paying(self) -> list[PayingTurn]:
-        """The turns whose budgets pay for it: those above it, and last itself."""
+        """The turns whose budgets pay for it: those above it, then the turn itself."""
         return paying_turns(self.turn, self.request, self.agent, self.own)
 
 
 class Hold(msgspec.Struct):
-    """What one model call holds, by cell."""
+    """The hold of one model call, by cell."""
 
     call: Call
     ledgers: list[tuple[Cell, list[str]]]
 
 
 class BatchedHold(msgspec.Struct):
-    """What a call in a batch holds: for so long at most, under a fence of its own, and this ``part`` of the price."""
+    """The hold of a batched call: at most for ``lasts_ms``, under its own fence, at this ``part`` of the price."""
 
     fence: Fence
     part: float
@@ -212,9 +211,9 @@ class Purse:
     async def hold(
         self, request: ModelRequest, *, switched: bool, batched: BatchedHold | None = None
     ) -> Hold:
-        """Hold what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``.
+        """Reserve what a call may use. Raises ``BudgetReached``, ``Cheaper``, ``Held``, ``UnknownPrice``.
 
-        What a ``batched`` call holds outlives the attempt; holding it again changes nothing.
+        The hold of a ``batched`` call outlives the attempt; reserving it again changes nothing.
         """
         call = self._call(request) if batched is None else self._batched_call(request, batched)
         pauses, noted = iter(PAUSES), ("", "")
@@ -239,7 +238,7 @@ class Purse:
                     await self._pause(pauses)
 
     async def _pause(self, pauses: Iterator[float]) -> None:
-        """Wait while other calls hold the rest. Raises ``Held`` when it has waited often enough."""
+        """Wait while other calls hold the rest. Raises ``Held`` after the last pause."""
         pause = next(pauses, None)
         if pause is None:
             raise Held(
@@ -249,7 +248,7 @@ class Purse:
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
     async def _note(self, call: Call, found: Reached) -> None:
-        """Note that the turn will wait for a change of a scope's budgets. One before that needs no note: ask again."""
+        """Note that the turn will wait for a change of a scope's budgets. Then ask again: it may have come first."""
         cell, call = self._attempt.cell, call._replace(fence=self._attempt.turn.fence)
         if not await patiently(
             self._attempt.lease, lambda: note_waiting(cell, call, found.scope, found.name)
@@ -282,7 +281,7 @@ class Purse:
         return call._replace(fence=batched.fence, number=0, cost=cost, lasts_ms=batched.lasts_ms)
 
     async def held(self, request: ModelRequest, batched: BatchedHold) -> Hold:
-        """Return what a batched call holds, so that it can be settled. It may be settled or counted already."""
+        """Return the hold of a batched call, to settle it. It may already be settled or counted."""
         call = self._batched_call(request, batched)
         hold = Hold(call, [])
         for cell, payers in self._parts:
@@ -293,7 +292,7 @@ class Purse:
         return hold
 
     async def _reserve(self, call: Call, switched: bool) -> Hold | Busy | Reached | Unpriced | Outdated:
-        """Reserve in each cell that has one of the ledgers. Where one refuses, nothing is held."""
+        """Reserve in each cell that has one of the ledgers. If one refuses, nothing is held."""
         hold = Hold(call, [])
         for cell, payers in self._parts:
             answer = await patiently(
@@ -330,7 +329,7 @@ class Purse:
         return BudgetReached(f"{said}.", limit=f"{found.scope}_{found.unit}_per_{found.per}")
 
     async def settle(self, hold: Hold, cost: int, tokens: int, *, estimated: bool = False) -> None:
-        """Let what a call has used take the place of what it holds."""
+        """Replace the hold of a call by what it has used."""
         for cell, ledgers in hold.ledgers:
             await patiently(
                 self._attempt.lease,
@@ -344,7 +343,7 @@ class Purse:
         await self.settle(hold, *self._used(hold, result.usage, result.model, request.model))
 
     async def settle_stopped(self, hold: Hold, request: ModelRequest, stream: object, outlet: object) -> None:
-        """Settle a call that was stopped, if Redis can be reached now; otherwise what it holds is estimated later."""
+        """Settle a stopped call if Redis is reachable now; otherwise its hold counts as used later."""
         usage = stopped_usage(request, stream, outlet)
         with suppress(StoreError, StopSignal):
             for cell, ledgers in hold.ledgers:
@@ -352,7 +351,7 @@ class Purse:
                 await capture(cell, hold.call, ledgers, cost=cost, tokens=tokens, estimated=True)
 
     def _used(self, hold: Hold, usage: Usage, *models: str) -> tuple[int, int]:
-        """Return nano-dollars and tokens. What has no cost, or one that is no amount, costs what was held for it."""
+        """Return nano-dollars and tokens. Usage without a valid cost costs what was held for it."""
         prices = [price for model in models if (price := self._attempt.prices.price(model))]
         cost = usage.cost if usage.cost is not None or not prices else prices[0].of(usage)
         if cost is None or not isfinite(cost) or cost < 0:
@@ -390,7 +389,7 @@ class _PaidCall:
 
     @property
     def counted(self) -> Usage:
-        """What the service has counted until now."""
+        """What the service has counted so far."""
         return getattr(self._stream, "counted", Usage())
 
     async def into(self, outlet: Outlet) -> StepResult:
@@ -415,7 +414,7 @@ class _PaidCall:
 
 
 def _most_cost(price: Price, tokens_in: int, tokens_out: int) -> float:
-    """What a call costs at most, in dollars: all of its input at the highest of the prices."""
+    """Return what a call costs at most, in dollars: all its input at the highest of the prices."""
     dearest = max(price.input, price.cached_input or 0.0, price.cache_write or 0.0)
     return (tokens_in * dearest + tokens_out * price.output) / 1_000_000
 
@@ -437,9 +436,9 @@ def _whose(found: Reached) -> str:
 
 
 async def count_ended(cells: Cells, cell: Cell, busy: Busy) -> None:
-    """Count as used what calls of ended or deleted turns hold of a ledger of ``cell``. Skips cells that are down.
+    """Count as used what calls of ended or deleted turns hold in a ledger of ``cell``. Skips cells that are down.
 
-    The cell of a ledger cannot see the turns of other cells: a worker whose call finds no room there looks for them.
+    The cell of a ledger cannot see the turns of other cells, so a worker whose call finds no room there checks them.
     """
     homes: dict[str, tuple[Cell, list[Call]]] = {}
     for call in busy.away:
@@ -458,12 +457,12 @@ async def count_ended(cells: Cells, cell: Cell, busy: Busy) -> None:
 def paying_turns(
     turn: ClaimedTurn, request: TurnRequest, agent: AgentSpec | None, own: Sequence[Budget] | None
 ) -> list[PayingTurn]:
-    """Return the turns that pay for a turn: those above it, and last itself.
+    """Return the turns that pay for a turn: those above it, then the turn itself.
 
-    A child has the tenant and the user of its parent. What it adds are the parent's session and agent, and the budgets
-    of each turn and session, which count the parent and all below it together.
+    A child has the tenant and the user of its parent. The parent adds its session and agent, and the budgets per turn
+    and session, which count the parent and all turns below it together.
 
-    ``own`` are the budgets that the App declares for the agent; None for one that came with the turn.
+    ``own`` are the budgets that the App declares for the agent; None for an inline agent.
     """
     name = "" if own is None or agent is None else agent.name or ""
     above = request.parent.paying if request.parent else []
@@ -473,7 +472,7 @@ def paying_turns(
 def payers_of(
     turn: ClaimedTurn, request: TurnRequest, paying: Sequence[PayingTurn], stored: Container[str]
 ) -> list[Payer]:
-    """Return the payers of a turn, of scopes for which budgets are stored or declared."""
+    """Return the payers of a turn whose scopes have stored or declared budgets."""
     *above, itself = paying
     user = user_of(turn.tenant, request.user) if request.user else ""
     found = [payer for one in above for payer in _payers(one, turn.tenant, user, one.turn_id, one.session_id)]
@@ -482,7 +481,7 @@ def payers_of(
 
 
 def _payers(paying: PayingTurn, tenant: str, user: str, *place: str) -> list[Payer]:
-    """Return what pays for a turn; ``place`` are the turn and the session of one above a child."""
+    """Return the payers of a turn; for a turn above a child, ``place`` is its turn and session."""
     return [
         Payer("session", paying.session_id, (), *place),
         Payer("tenant", tenant, (), *place),

@@ -1,4 +1,4 @@
-"""Reports when an MCP server changes the description of a tool, which could be meant to persuade models."""
+"""Reports when an MCP server changes the description of a tool, possibly to manipulate models."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = logging.getLogger("antiphon.mcp")
 
 
 class ChangedTools:
-    """Compares the tools of servers with those that any worker of the deployment has seen."""
+    """Compares the tools of servers with those that workers of the deployment have seen."""
 
     def __init__(self, cells: Cells, observer: Observer | None) -> None:
         self._cells, self._observer = cells, observer
 
     async def note(self, server: MCP, tools: Sequence[RemoteTool]) -> bool:
-        """Report the tools that have changed, and then remember them. Returns False if Redis does not answer.
+        """Report the changed tools, then remember them. Returns False if Redis does not answer.
 
-        A worker that dies in between leaves the report to the next one.
+        If the worker dies in between, the next one reports them.
         """
         cell = self._cells.of_session(server.place)
         if cell.redis is None:  # pyright: ignore[reportUnnecessaryComparison] - turns of this process alone

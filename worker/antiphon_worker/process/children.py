@@ -1,11 +1,11 @@
 """Child turns: an agent of the App as a tool, which runs as a turn of its own on any worker that has the agent.
 
-The tool submits the child, writes its id to the journal and waits for its end as for an event: the parent is suspended
-and holds no worker. The worker that ends the child sends the event. Should that be lost with it, the parent looks
-again, after 30 s first and then after longer and longer times. What counts is always the record of the child.
+The tool submits the child, writes its id to the journal and waits for its end as for an event: the parent is
+suspended and holds no worker. The worker that ends the child sends the event. In case the event is lost, the parent
+checks the child after 30 s and then at growing intervals. The child's record always decides.
 
-No child outlives its parent: what ends a parent early first cancels its children, and a running child looks every few
-seconds whether its parent still waits.
+No child outlives its parent: a parent that ends early first has its children cancelled, and a running child checks
+every few seconds whether its parent still waits.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from antiphon_worker.process.outcomes import Cancelled, Failed, Finished, Outcom
 from antiphon_worker.process.publisher import TurnSink
 
 LOOK_SECONDS = 5.0
-"""How often a running child looks whether its parent still waits."""
+"""How often a running child checks whether its parent still waits, in seconds."""
 ORPHANED = "The turn that waited for this one has ended."
 STOPPED = "The turn that waited for this one was stopped."
 TIME_OVER = "Its time was over."
 
 
 class Children:
-    """The children of one attempt at a turn. ``found`` are those of the journal, by the ids of their calls."""
+    """The children of one attempt at a turn."""
 
     def __init__(self, cells: Cells, app: App, attempt: Attempt, journal: TurnJournal) -> None:
         self._cells, self._app, self._journal = cells, app, journal
         self._attempt, self._turn, self._lease = attempt, attempt.turn, attempt.lease
         self._request = attempt.request
         self._found = {one.call: one for one in journal.entries if isinstance(one, ChildBegun)}
-        self._opening = asyncio.Lock()  # each changes the parent's session: side by side, most would fail
+        self._opening = asyncio.Lock()  # each changes the parent's session: concurrently, most would fail
 
     def offer(self, inp: LoopInput) -> None:
-        """Let the tools of ``inp`` that are agents run as children of the turn."""
+        """Let those tools of ``inp`` that are agents run as children of the turn."""
         inp.children = self
         inp.tools = [self._bound(one) if isinstance(one, ChildTool) else one for one in inp.tools]
 
     async def stop(self) -> None:
-        """Cancel the children whose calls have no results: the turn ends without them."""
+        """Cancel the children whose calls have no results, because the turn ends without them."""
         await stop_children(self._cells, self._lease, open_children(self._journal.entries), STOPPED)
 
     def _bound(self, tool: ChildTool) -> Any:
@@ -79,7 +79,7 @@ class Children:
         return tool.bound(run)
 
     def begun(self, call_id: str) -> str:
-        """Return the name of the agent that runs for a call, or ''."""
+        """Return the name of the agent that was started for a call, or ''."""
         found = self._found.get(call_id)
         return found.agent if found is not None else ""
 
@@ -114,7 +114,7 @@ class Children:
         return begun
 
     def _ids(self, context: Context) -> tuple[SessionId, TurnId]:
-        """Return the ids of a child, which are the same in every attempt at its call."""
+        """Return the ids of a child: the same in every attempt at its call."""
         session = sub_agent_session(context.key)
         prefix = self._cells.of_session(session).keys.deployment
         return session, turn_id_of_key(session, context.key, "" if prefix == PREFIX else prefix)
@@ -129,7 +129,7 @@ class Children:
         turn = new_turn(ref, TurnId(begun.child), work, request, default_queue=self._turn.queue)
         turn.priority = "front"
         if begun.seconds is not None:
-            # It is no part of the digest: the next attempt at the call has less time left.
+            # Not part of the digest: the next attempt at the call has less time left.
             request.parent = msgspec.structs.replace(parent, seconds=begun.seconds)
             turn.request = encode_request(request)
         with self._app.submitting(tool.agent):
@@ -138,7 +138,7 @@ class Children:
             await self._cells.of_session(begun.session).submit(turn)
 
     async def _end_of(self, begun: ChildBegun, context: Context) -> TurnRecord | None:
-        """Wait for the end of a child. Returns its record, or None if its time was over before."""
+        """Wait for the end of a child. Returns its record, or None if its time limit passed first."""
         child, waits = TurnId(begun.child), ChildWaits(begun)
         while True:
             record = await patiently(self._lease, lambda: self._known(child))
@@ -154,7 +154,7 @@ class Children:
                 waits.waited()
 
     async def _known(self, child: TurnId) -> TurnRecord:
-        """Read a child, and bring its events up."""
+        """Read a child, and forward its events."""
         record = await self._cells.of_turn(child).turn(child)
         for link in link_of(child, record.session_id, decode_request(record.fields["request"])):
             upward = Upward(self._cells, link)
@@ -172,7 +172,7 @@ class Children:
 
 
 class Kin:
-    """A child in one attempt at it: it looks whether its parent still waits, and brings its events up there."""
+    """One attempt at a child turn: checks whether the parent still waits, and forwards events to it."""
 
     def __init__(
         self, cells: Cells, turn: ClaimedTurn, request: TurnRequest, lease: Lease, sink: TurnSink
@@ -197,11 +197,11 @@ class Kin:
                     seen = await self._sink.published_after(seen)
             except TimeoutError:
                 continue
-            except AgentError:  # the parent's worker brings what this one cannot
+            except AgentError:  # the parent's worker forwards what this one cannot
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _left(self) -> float:
-        """Return how many seconds the child may still take."""
+        """Return how many seconds the child has left."""
         parent = self._link.parent
         now = 0 if parent.seconds is None else await self._cells.of_turn(self._turn.turn_id).server_ms()
         return left_of_child(parent, self._turn, now)
@@ -215,15 +215,15 @@ class Kin:
         return record.run == parent.run and record.status not in TERMINAL
 
     def leave(self) -> None:
-        """The attempt is over."""
+        """Stop watching: the attempt is over."""
         self._task.cancel()
 
     async def ended(self, outcome: Outcome) -> None:
-        """Bring up what the attempt has published last, and let the parent know if the child has ended."""
+        """Forward the last events of the attempt, and notify the parent if the child has ended."""
         turn, parent = self._turn, self._link.parent
         with suppress(AgentError):
             await Upward(self._cells, self._link).bring()
-        with suppress(StoreError):  # the parent looks again
+        with suppress(StoreError):  # the parent checks again
             if isinstance(outcome, Finished | Failed | Cancelled):
                 cell, name = self._cells.of_turn(parent.turn_id), event_of(turn.turn_id)
                 await tell_waiting(cell, name, key=f"{turn.turn_id}:{turn.run}", tenant=turn.tenant or None)
@@ -242,25 +242,25 @@ async def stop_children(cells: Cells, lease: Lease, children: Sequence[str], rea
 
 
 async def _no_wait(turn: TurnId) -> None:
-    """Opening a session waits for no turn."""
+    """Do nothing: opening a session does not wait for turns."""
 
 
 FIRST_WAIT, LONGEST_WAIT = 30.0, 3600.0
-"""After how long a parent looks at a child that has sent nothing: first, and at most."""
+"""How long a parent waits before it checks a silent child, in seconds: at first, and at most."""
 FOREVER = float("inf")
 
 
 def is_limited(tool: ChildTool, request: TurnRequest) -> bool:
-    """Return whether a child of this call, in a turn with this request, has a time limit."""
+    """Return whether a child called by this tool, in a turn with this request, has a time limit."""
     above = request.parent is not None and request.parent.seconds is not None
     return above or bool(request.timeout) or tool.wait_seconds is not None
 
 
 def call_seconds(tool: ChildTool, attempt: Attempt, now: int) -> float | None:
-    """Return how long a child may take that is begun ``now`` (ms, by the clock of Redis). None: for ever.
+    """Return the time limit of a child that begins ``now`` (ms, by the clock of Redis), in seconds; None: no limit.
 
-    The time of the turn that begins it counts only if its caller has limited it: the worker's own limit is one for
-    the time in which it holds a turn.
+    The time limit of the parent counts only if its caller set one: the worker's own limit applies to the time during
+    which it holds a turn.
     """
     found = [] if tool.wait_seconds is None else [tool.wait_seconds]
     if attempt.request.timeout:
@@ -272,16 +272,16 @@ def call_seconds(tool: ChildTool, attempt: Attempt, now: int) -> float | None:
 
 
 def left_of_child(parent: ParentTurn, turn: ClaimedTurn, now: int) -> float:
-    """Return how many seconds a child has left ``now`` (ms), also if the clock of Redis was put back since."""
+    """Return how many seconds a child has left ``now`` (ms), even if the clock of Redis was set back."""
     if parent.seconds is None:
         return FOREVER
     return parent.seconds - max(now - turn.created, 0) / 1000
 
 
 class ChildWaits:
-    """The waits of a call for its child, which are the same whenever the call is repeated.
+    """The waits of a call for its child: the same whenever the call is repeated.
 
-    What was waited counts, and not only the time: the clock of Redis may have been put back since.
+    Completed waits count as well as the clock, because the clock of Redis may have been set back.
     """
 
     def __init__(self, begun: ChildBegun) -> None:
@@ -290,11 +290,11 @@ class ChildWaits:
         self._pause = FIRST_WAIT
 
     def next(self, now: int) -> float:
-        """Return for how many seconds to wait before the child is looked at; 0 or less when its time is over."""
+        """Return how many seconds to wait before the next check of the child; 0 or less when its time is over."""
         by_clock = FOREVER if self._until is None else (self._until - now) / 1000
         return min(self._pause, self._left, by_clock)
 
     def waited(self) -> None:
-        """Note that a wait was waited to its end."""
+        """Note that a wait has timed out."""
         self._left -= min(self._pause, self._left)
         self._pause = min(self._pause * 2, LONGEST_WAIT)

@@ -1,4 +1,4 @@
-"""Takes turns: waits while there is room, claims in batches, starts what was claimed."""
+"""Takes turns: waits until there is room, claims in batches, starts the claimed turns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Consumer:
         self._run_alone = run_alone
         self._room_alone = room_alone
         self._late = late
-        self._app = app  # the digest of what the App has
+        self._app = app  # the digest of the App's parts
         self._patience = min(BELL_SECONDS, settings.lease / 4)
         self._waiting = cell.beside(self._patience)
         self._tasks: dict[asyncio.Task[object], Lease | None] = {}
@@ -63,7 +63,7 @@ class Consumer:
         self._rest.set()
         self._token, self._sent = "", 0.0  # the claim without an answer, and the start of its leases
         self._lost_at = 0.0
-        self._others: set[tuple[str, str]] = set()  # queues with turns of other prefixes, which were said
+        self._others: set[tuple[str, str]] = set()  # queues with turns of other prefixes, once logged
 
     @property
     def busy(self) -> int:
@@ -82,7 +82,7 @@ class Consumer:
         try:
             await self._take()
         finally:
-            await self._waiting.redis.aclose()  # leave a bell that rings now to another worker
+            await self._waiting.redis.aclose()  # so that a bell that rings now wakes another worker
 
     async def _take(self) -> None:
         limit, more = BATCH, True
@@ -93,7 +93,7 @@ class Consumer:
             finally:
                 self._room.leave(places)
             await asyncio.sleep(0)  # first let claimed turns call their models
-            limit = await self._appetite()  # read before the bell, which may ring at once
+            limit = await self._appetite()  # read before the bell, which may ring immediately
 
     async def idle(self) -> None:
         """Wait until no turn is under way."""
@@ -106,7 +106,7 @@ class Consumer:
             lease.end(Stop.DRAINED, at_once=at_once)
 
     async def abandon(self) -> None:
-        """Abandon the turns still under way: their leases have expired, and other workers recover them."""
+        """Abandon the turns still running: their leases have expired, and other workers recover them."""
         tasks = list(self._tasks)
         for task in tasks:
             log.warning(
@@ -118,7 +118,7 @@ class Consumer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _appetite(self) -> int:
-        """Return how many turns to take next. While deltas are late, wait up to a second and then take one."""
+        """Return how many turns to take next. If deltas are late, wait up to a second, then take one."""
         for _ in range(20):
             if not self._tasks or not self._late():
                 return BATCH
@@ -126,10 +126,10 @@ class Consumer:
         return 1
 
     async def _claim(self, limit: int, hearing: asyncio.Task[None] | None) -> bool:
-        """Claim once, now or when a bell rings; return whether there may be more to take.
+        """Claim once, now or when a bell rings; return whether there may be more turns to take.
 
-        After a lost answer, claim again: the same token returns the same turns. A claim under way goes on when this is
-        cancelled: its turns are ours, and are drained with the rest.
+        After a lost answer, claim again: the same token returns the same turns. If this is cancelled during a claim,
+        the claim continues: its turns belong to this worker, and are drained with the rest.
         """
         if not self._token:
             self._token, self._sent = secrets.token_hex(6), time.monotonic()
@@ -141,7 +141,7 @@ class Consumer:
             return True
         except asyncio.CancelledError:
             if hearing is not None and not hearing.done():
-                with suppress(StoreError):  # then its time ends the wait
+                with suppress(StoreError):  # then the timeout ends the wait
                     await self._cell.ring(self._worker)
             with suppress(StoreError):
                 await claiming
@@ -150,7 +150,7 @@ class Consumer:
         return more
 
     async def _ask(self, limit: int, hearing: asyncio.Task[None] | None, mono_deadline: float) -> bool:
-        """Claim, and start the turns at once: each task in between would delay their calls of a model."""
+        """Claim, and start the turns immediately: any task in between would delay their model calls."""
         lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
         try:
             claims = await self._waiting.claim(
@@ -204,11 +204,11 @@ class Consumer:
             log_fault(log, exc, "%s ended with an error; its lease will expire", task.get_name())
 
     async def _bell(self) -> asyncio.Task[None]:
-        """Begin to wait for a bell; return when it has rung, or when this process runs nothing.
+        """Start waiting for a bell; return when it has rung, or when this process has no turns.
 
-        An idle process sends its claim behind the wait, on the same connection: when the bell rings, Redis runs the
-        claim at once, which saves two round trips. A process with turns under way may be slow to start another one, so
-        it claims only when it is ready.
+        An idle process sends its claim right after the wait, on the same connection: when the bell rings, Redis runs
+        the claim immediately, which saves two round trips. A process with running turns may be slow to start another
+        one, so it claims only when it is ready.
         """
         hearing = asyncio.create_task(self._hear())  # created first, so it also runs first
         resting = asyncio.create_task(self._rest.wait())
@@ -222,7 +222,7 @@ class Consumer:
         return hearing
 
     async def _hear(self) -> None:
-        """Wait for a bell, at most a second, because RQ's own tools ring none. The worker's own bell ends the wait."""
+        """Wait for a bell, at most a second: RQ's own tools do not ring it. The worker's own bell ends the wait."""
         try:
             await self._waiting.heard([*self._settings.queues, self._worker], self._patience)
         except StoreError:

@@ -1,4 +1,4 @@
-"""Commands of our clients and of RQ's tools: cancel a turn, drain the worker."""
+"""Carries out commands of our clients and of RQ's tools: cancel a turn, drain the worker."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class Command(Struct):
 
 
 class Control:
-    """Listens to the worker's own channel and to RQ's. A lost command is only late: the lease keeper also learns of it.
+    """Listens to the worker's own channel and to RQ's. A lost command is only late: the lease keeper also gets it.
 
-    Whoever may publish on these channels can cancel turns and stop workers. No message ends a worker in another way.
+    Clients that may publish on these channels can cancel turns and drain workers. No message ends a worker in any
+    other way.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Control:
         self._variants = variants
 
     async def run_own(self) -> None:
-        """Listen to our channel until cancelled, and run the variants that it asks for."""
+        """Listen to our channel until cancelled, and run the requested variants."""
         try:
             await self._listen(self._cell.keys.control(self._worker), self._own)
         finally:

@@ -24,7 +24,7 @@ from antiphon_worker.providers.base import Provider
 
 log = logging.getLogger("antiphon.worker")
 CANCEL_SECONDS = 5.0
-"""So long a server may take to be told that a task is not needed any more."""
+"""How long a request to cancel a task on another system may take, in seconds."""
 _cancelling: set[asyncio.Task[None]] = set()
 
 
@@ -32,7 +32,7 @@ async def offer_elsewhere(
     inp: LoopInput, provider: Provider, cells: Cells, observer: Observer | None, app: App, agent: AgentSpec,
     attempt: Attempt, journal: TurnJournal,
 ) -> None:  # fmt: skip
-    """Let the model, tools and functions call what runs elsewhere, in an attempt at a turn."""
+    """Let the model, tools and functions of an attempt at a turn call what runs elsewhere."""
     if inp.tools or isinstance(provider, TurnFunction):
         inp.begin_children = partial(Children, cells, app, attempt, journal)
     if app.children:
@@ -57,9 +57,9 @@ async def stop_elsewhere(
     tenant: str | None,
     user: str | None,
 ) -> None:
-    """Cancel what a turn that has been stopped has begun elsewhere: its children, and tasks of other systems.
+    """Cancel what a stopped turn has begun elsewhere: its children, and tasks of other systems.
 
-    Nothing waits for other systems: they are asked once, in the background.
+    Other systems are asked once, in the background, and not waited for.
     """
     if children := open_children(entries):
         await stop_children(cells, lease, children, STOPPED)
@@ -76,7 +76,7 @@ async def stop_elsewhere(
 
 
 async def _cancel(other: RemoteAgent | MCP, requester: Requester, name: str) -> None:
-    """Ask another system to cancel a task. It may go on."""
+    """Ask another system to cancel a task. The task may continue."""
     try:
         async with asyncio.timeout(CANCEL_SECONDS):
             if isinstance(other, RemoteAgent):

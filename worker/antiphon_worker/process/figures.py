@@ -26,12 +26,12 @@ class CountingRunner(TurnRunner):
 
     @property
     def figures(self) -> dict[tuple[str, str], Figures]:
-        """The figures since the start of this process, by agent and revision, of those with turns."""
+        """The figures since the start of this process, by agent and revision; only agents with turns."""
         revisions = self.app.revisions
         return {(name, revisions[name].id): one for name, one in self._of_agents.items() if one.turns}
 
     def writer(self, worker: str) -> Callable[[], Awaitable[None]]:
-        """Return what writes the figures of this process. Raises ``StoreError``."""
+        """Return a function that writes the figures of this process. It raises ``StoreError``."""
         return _Written(self.cell, worker, lambda: self.figures).write
 
     def count(self, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:
@@ -42,7 +42,7 @@ class CountingRunner(TurnRunner):
 
 
 class _Written:
-    """Writes the figures that a process has counted since its start, where they have changed."""
+    """Writes the changed figures of what a process has counted since its start."""
 
     def __init__(
         self, cell: Cell, worker: str, counted: Callable[[], Mapping[tuple[str, str], Figures]]
@@ -51,12 +51,10 @@ class _Written:
         self._worker = worker
         self._counted = counted
         self._written: dict[tuple[str, str], Figures] = {}
-        self._added_up: dict[
-            tuple[str, str], Figures
-        ] = {}  # the part that is no longer in the process's own name
+        self._added_up: dict[tuple[str, str], Figures] = {}  # the part no longer under the process's own name
 
     async def write(self) -> None:
-        """Write what Redis does not have. Raises ``StoreError``: the next call makes up for it."""
+        """Write what Redis does not have yet. Raises ``StoreError``; the next call then catches up."""
         for revision, counting in self._counted().items():
             found = replace(counting)
             if found == self._written.get(revision):
@@ -72,14 +70,14 @@ class _Written:
 
 
 async def add_figures(cell: Cell, runner: CountingRunner) -> None:
-    """Add what a process counted that runs a single turn. Without Redis, it is not counted."""
+    """Add the figures of a process that runs a single turn. If Redis is unavailable, they are lost."""
     for revision, found in runner.figures.items():
         with suppress(StoreError):
             await keep_figures(cell, revision, "", found, known=False)
 
 
 def _add(figures: Figures, run: TurnAttempt, outcome: Outcome, seconds: float) -> None:
-    """Add a turn, if it has ended. This runs for every turn: it calls little."""
+    """Add a turn if it has ended. This runs for every turn, so it makes few calls."""
     kind = outcome.__class__
     if kind is Finished:
         figures.finished += 1

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LeasedFiles(TurnFiles):
-    """The files of the session of a lease. They are added only while it is held, as those of the user."""
+    """The files of the session of a lease. They are added only while it is held, and belong to the user."""
 
     def __init__(self, cell: Cell, lease: Lease, user: str | None) -> None:
         self._cell, self._lease, self._user = cell, lease, user

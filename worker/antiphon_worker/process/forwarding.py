@@ -1,9 +1,9 @@
-"""Brings the events of child turns up into the streams of the turns that wait for them.
+"""Forwards the events of child turns to the streams of the turns that wait for them.
 
-A child's own log is what counts. The record of the turn that waits has the place up to which the events are in its
-stream, and one script compares the place, publishes what follows and moves it: so it does not matter who brings the
-events, how often, and where a process dies. The worker that runs the child brings them as they come; the parent's
-worker brings the rest before it takes the result.
+The child's own log is authoritative. The record of the waiting turn holds the place up to which the events are in its
+stream, and one script compares the place, publishes what follows and moves it. So it does not matter which worker
+forwards the events, how often, or where a process dies. The worker that runs the child forwards them as they arrive;
+the parent's worker forwards the rest before it takes the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDS = ("turn_finished", "turn_failed", "turn_cancelled")
 
 
 class Link(Struct):
-    """A child turn and the one that waits for it. ``place`` is how far its events were brought, None if not known."""
+    """A child turn and its parent. ``place`` is how far its events were forwarded; None if unknown."""
 
     child: str
     session: str
@@ -39,21 +39,21 @@ class Link(Struct):
 
 
 class Upward:
-    """The way of a child's events into the streams of all turns above it."""
+    """Forwards a child's events to the streams of all turns above it."""
 
     def __init__(self, cells: Cells, child: Link) -> None:
         self._cells, self._links = cells, [child]
 
     async def bring(self) -> None:
-        """Publish above what the child, and the turns on the way, have published. Raises ``StoreError``."""
-        for link in self._links:  # which grows: each one adds the link above it
+        """Forward what the child and the turns between have published. Raises ``StoreError``."""
+        for link in self._links:  # grows: each link adds the one above it
             if link.place is None:
                 await self._look(link)
             while link.place != OVER and (batch := await self._read(link)) is not None:
                 link.place = await self._forward(link, batch)
 
     async def end(self, record: TurnRecord) -> None:
-        """The same for a child that has ended with this record, of which the log may no longer be whole."""
+        """Forward the events of a child that has ended with this record; its log may no longer be complete."""
         await self.bring()
         link = self._links[0]
         if link.place != OVER:
@@ -65,7 +65,7 @@ class Upward:
             await self.bring()
 
     async def _look(self, link: Link) -> None:
-        """Read up to where the events of a child were brought, and which turn waits for its parent."""
+        """Read how far the events of a child were forwarded, and which turn waits for its parent."""
         link.place = OVER
         with suppress(TurnNotFound):
             cell = self._cells.of_turn(link.parent.turn_id)
@@ -118,7 +118,7 @@ def _wanted(kind: str, link: Link) -> bool:
 
 
 def _add(batch: Batch, link: Link, event: dict[str, Any]) -> None:
-    """Add an event of the child, or one of a turn below it that the child's stream has."""
+    """Add an event of the child, or an event in its stream of a turn below it."""
     parent = link.parent
     shown = ChildEvent(
         session_id=parent.session_id, turn_id=parent.turn_id, run=parent.run, step=parent.step, child_id=link.child,
@@ -136,7 +136,7 @@ def _add(batch: Batch, link: Link, event: dict[str, Any]) -> None:
 
 
 def _asks(shown: ChildEvent) -> Asks | None:
-    """Return what a turn waits for after an event, or None if that changes nothing."""
+    """Return what a turn waits for after an event, or None if the event does not change that."""
     match shown.event["type"]:
         case "turn_suspended":
             calls = msgspec.convert(shown.event.get("calls", []), list[OpenCall])

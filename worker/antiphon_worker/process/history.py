@@ -1,4 +1,4 @@
-"""Reads a turn's session from Redis: its history and its own fields. First restores an ended one from the archive.
+"""Reads a turn's session (history and own fields) from Redis, after restoring an expired one from the archive.
 
 A claim returns the history from the last start of the window, so that a turn costs the same however long its session
 is. For an agent without a window, the earlier part is read as well.
@@ -63,9 +63,9 @@ def window_field(window: WindowPlace | None) -> str:
 
 
 async def untold_calls(cell: Cell, turn: ClaimedTurn) -> list[Message]:
-    """A note for the model about tools that ran in turns, or earlier runs of this one, absent from the history.
+    """Return a note for the model about tools that ran in turns, or earlier runs, absent from the history.
 
-    Reads something only where there are such. Raises ``StoreError``.
+    Reads nothing if there are none. Raises ``StoreError``.
     """
     turns = [TurnId(name) for name in reversed(turn.untold.split())]
     if turn.run > 1 and turn.turn_id not in turns:
@@ -76,7 +76,7 @@ async def untold_calls(cell: Cell, turn: ClaimedTurn) -> list[Message]:
             record = await cell.turn(turn_id)
             kept = record.status in TERMINAL and "place" not in record.fields
             for run in runs_of(record):
-                # Of a turn whose finished steps stand in the history, only the last step is not told.
+                # If the history has the finished steps of a turn, only its last step is unreported.
                 calls += outcomes_of(run.messages[-2:] if kept and run.run == record.run else run.messages)
     return [note_of(calls)] if calls else []
 
@@ -116,9 +116,9 @@ async def restore_before(cell: Cell, archive: Archive | None, turn: ClaimedTurn,
 
 
 async def revised(cell: Cell, turn: ClaimedTurn, revises: str, lease: Lease) -> Revision:
-    """Find what the turn takes the place of, and leave of its history what the model is to see before its question.
+    """Find what the turn replaces, and cut its history to what the model sees before the question.
 
-    The window begins where it did, if something of it stays. Raises ``MessageNotFound``, ``UsageError`` where the
+    If part of the window remains, it begins where it did before. Raises ``MessageNotFound``, ``UsageError`` if the
     message is not a user's, ``CorruptRecord``, ``StopSignal``.
     """
     start = turn.history_length - len(turn.history)
@@ -144,7 +144,7 @@ def _revision(turn: ClaimedTurn, revises: str, start: int) -> Revision | None:
 
 
 async def _load_again(cell: Cell, turn: ClaimedTurn) -> None:
-    """Return what a claim would load of the session now."""
+    """Load into the turn what a claim would load from the session now."""
     found = await found_in(cell, turn.session_id, 0, -1)
     seen = found.text("window") or found.text("summary")
     turn.system, turn.variables = found.fields.get("system"), found.fields.get("variables")

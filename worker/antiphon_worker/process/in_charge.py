@@ -1,7 +1,7 @@
-"""Which agent is in charge of a turn: the one that it asks for, or the one that it was handed over to.
+"""Determines the agent in charge of a turn: the one it asks for, or the one it was handed to.
 
-Within a turn the journal has the hand-offs. Across turns the last message of the last turn names the agent that stays,
-so that a rewound, forked or restored session has the agent that its history ends with.
+Within a turn, the journal has the hand-offs. Across turns, the last message of the last turn names the agent that
+stays, so that a rewound, forked or restored session has the agent that its history ends with.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from antiphon_worker.loop.visible_history import LoadedHistory
 
 
 class Charge(Struct, frozen=True):
-    """The agent in charge of a turn. ``asked`` is what the App is asked for.
+    """The agent in charge of a turn. ``asked`` is the agent to request from the App.
 
-    ``first`` is False for an agent other than the turn's own: its instructions and parameters do not hold for that one.
-    ``handed`` is the hand-off that put it in charge. ``stays`` names the agent for the session's next turns.
+    ``first`` is False for an agent other than the turn's own: the turn's instructions and parameters do not apply to
+    it. ``handed`` is the hand-off that put it in charge. ``stays`` names the agent for the session's next turns.
     """
 
     asked: str | AgentSpec | None
@@ -42,14 +42,14 @@ class Charge(Struct, frozen=True):
     """The model that a router has chosen for this agent."""
 
     def request(self, request: TurnRequest) -> TurnRequest:
-        """Return the part of a request that is for this agent."""
+        """Return the part of a request that applies to this agent."""
         part = request if self.first else msgspec.structs.replace(request, params={}, instructions=None)
         return (
             msgspec.structs.replace(part, params=part.params | {"model": self.model}) if self.model else part
         )
 
     def brought(self, request: TurnRequest) -> dict[str, Any]:
-        """Return the parameters that the turn brings for this agent. The model of a router is none of them."""
+        """Return the parameters that the turn brings for this agent, without a model chosen by a router."""
         if not self.first:
             return {}
         return request.params | ({"caller_tools": True} if request.caller_tools else {})
@@ -62,7 +62,7 @@ class Charge(Struct, frozen=True):
         return variables_of(earlier) or before
 
     def prepare(self, inp: LoopInput, agent: AgentSpec, history: LoadedHistory, app: App) -> None:
-        """Give the input of the loop the agent's hand-offs, and leave out what was not passed on to the agent.
+        """Add the agent's hand-offs to the input of the loop, and remove what was not passed on to the agent.
 
         Raises ``InvalidTool`` if a client-side tool of the turn has the name of a hand-off.
         """
@@ -84,7 +84,7 @@ class Charge(Struct, frozen=True):
 
 
 def charge_of(turn: ClaimedTurn, asked: str | AgentSpec | None, entries: Sequence[JournalEntry]) -> Charge:
-    """Return which agent is in charge now of a turn that asks for ``asked``, or for what a router has chosen."""
+    """Return the agent now in charge of a turn that asks for ``asked``, or for a router's choice."""
     routed = next((entry for entry in entries if isinstance(entry, Routed)), None) if entries else None
     asked = routed.agent if routed is not None and routed.agent is not None else asked
     handed = [entry for entry in entries if isinstance(entry, HandedOver)] if entries else []
@@ -106,7 +106,7 @@ def charge_of(turn: ClaimedTurn, asked: str | AgentSpec | None, entries: Sequenc
 
 
 def _left_by(history: Sequence[bytes], own: str) -> str:
-    """Return the agent that the last turn has left in charge for turns that ask for ``own``: that one by default."""
+    """Return the agent that the last turn left in charge for turns that ask for ``own``; by default ``own``."""
     for data in reversed(history):
         if b'"in_charge"' in data:
             charge = decode_message(data).in_charge

@@ -10,7 +10,7 @@ from antiphon_worker.process.publisher import TurnSink
 
 
 class Interruptible:
-    """Within this, an immediate stop cancels the current task, and is raised as ``StopSignal``."""
+    """Inside this context, an immediate stop cancels the current task, and is raised as ``StopSignal``."""
 
     __slots__ = ("_lease", "_sink", "_task")
 

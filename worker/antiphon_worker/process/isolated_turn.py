@@ -1,4 +1,4 @@
-"""Runs one turn in a process of its own: claims it by its id, runs it, and gives it back if the process must stop."""
+"""Runs one turn in a process of its own: claims it by its id, runs it, and requeues it if the process must stop."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ async def run_one_turn(
         try:
             record = await cell.turn(turn_id)
         except KeyMissing:
-            return None  # the turn was given back
+            return None  # the turn was requeued
         if record.status == "failed":
-            why = "" if cell.seal.on else record.error  # RQ writes it down as it is
+            why = "" if cell.seal.on else record.error  # RQ stores it unencrypted
             raise TurnFailed(why, code=record.error_code, session_id=turn.session_id, turn_id=turn_id)
         return record
     finally:
@@ -81,7 +81,7 @@ async def run_turn_alone(
 ) -> None:
     """Run this turn in one of the worker's own processes; wait while Redis cannot be reached.
 
-    When ``stopping`` is set, the turn is given back or not claimed.
+    When ``stopping`` is set, the turn is requeued or not claimed.
     """
     cell = open_cell()
     try:
@@ -95,7 +95,7 @@ async def run_turn_alone(
 
 
 class _Claim:
-    """The claim of one turn. A repetition with the same token returns the first answer."""
+    """The claim of one turn. Repeating it with the same token returns the first answer."""
 
     def __init__(self, cell: Cell, settings: Settings, worker: str, turn_id: TurnId, app: App) -> None:
         self._cell = cell

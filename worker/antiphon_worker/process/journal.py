@@ -1,7 +1,7 @@
-"""A turn's journal in Redis, and the repetition of fenced writes.
+"""Stores a turn's journal in Redis, and repeats fenced writes.
 
-A write that Redis cannot take now is repeated with the same operation id until it succeeds or the lease is lost. It
-never takes effect twice, and a pause of Redis loses no step.
+A write that Redis cannot accept now is repeated with the same operation id until it succeeds or the lease is lost. It
+never takes effect twice, and an outage of Redis does not lose a step.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def patiently(lease: Lease, write: Callable[[], Awaitable[T]]) -> T:
 
 
 def used_before(turn: ClaimedTurn) -> Usage | None:
-    """Return what the turns of the session have used that have ended, or None. A damaged total begins anew."""
+    """Return what the ended turns of the session have used, or None. A damaged total starts again from zero."""
     if not turn.usage:
         return None
     with suppress(msgspec.MsgspecError, UnicodeError):
@@ -71,7 +71,7 @@ def used_before(turn: ClaimedTurn) -> Usage | None:
 
 
 def used_with(turn: ClaimedTurn, used: Usage) -> bytes:
-    """Return what the session has used with this run of the turn, as it is stored; b"" where the run used nothing."""
+    """Return the session's encoded usage, including this run of the turn; b"" if the run used nothing."""
     if not used.tokens:
         return b""
     before = used_before(turn)
@@ -97,7 +97,7 @@ class TurnJournal:
         return await patiently(self._lease, lambda: published(self._cell, self._turn, step))
 
     async def checkpoint(self) -> None:
-        """A safe point; see ``Lease.checkpoint``."""
+        """Pass a safe point; see ``Lease.checkpoint``."""
         await self._lease.checkpoint()
 
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
@@ -113,7 +113,7 @@ class TurnJournal:
             await self._on_disk()
 
     async def _write(self, entries: Sequence[JournalEntry], bodies: Sequence[bytes]) -> str:
-        """Return '', a stop word or ``STEER``. Without entries, look whether the turn is held and its journal whole."""
+        """Return '', a stop word or ``STEER``. Without entries, only check the fence and the journal's length."""
         encoded = [encode_entry(entry) for entry in entries]
         steps = sum(isinstance(entry, StepEntry) for entry in [*self.entries, *entries])
         usage = used_with(self._turn, usage_of([*self.entries, *entries]))
@@ -135,7 +135,7 @@ class TurnJournal:
         return await patiently(self._lease, self._cell.server_ms)
 
     async def steered(self, step: int) -> list[Message]:
-        """Take what waits to steer the turn. Asks Redis only if something may wait and no batch has the step."""
+        """Take the messages that steer the turn. Asks Redis only if some may wait and no batch has the step."""
         if not self._steered or batched_step(self.entries, step) is not None:
             return []
         with self._from_what_is_left():
@@ -153,7 +153,7 @@ class TurnJournal:
     async def _on_disk(self) -> None:
         """Wait until the start of an at_most_once tool is on disk, so that a power loss cannot start it twice.
 
-        Where it was lost before, what is on disk now is a journal without it: the turn is given back.
+        If it was already lost, the journal on disk lacks it, and the turn is requeued.
         """
         if not self._cell.has_disk:
             return
@@ -177,7 +177,7 @@ class TurnJournal:
 
     @contextmanager
     def _from_what_is_left(self) -> Generator[None]:
-        """Give the turn back where Redis has lost the journal's end: it starts again from what is left."""
+        """Requeue the turn if Redis has lost the end of the journal: it starts again from what is left."""
         try:
             yield
         except JournalShorter as exc:

@@ -1,4 +1,4 @@
-"""Smooths how late deltas were sent, which shows whether this process or its Redis is overloaded."""
+"""Smooths the delay of sent deltas, which shows whether this process or its Redis is overloaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FORGET_SECONDS = 1.0
 
 
 class Lag:
-    """The recent delay, smoothed, compared with the shortest one: a distant Redis is not an overload."""
+    """The smoothed recent delay, compared with the shortest one: a distant Redis does not count as overloaded."""
 
     def __init__(self) -> None:
         self._smooth = 0.0
@@ -30,7 +30,7 @@ class Lag:
         return self._fresh(now) and self._smooth > HIGH_SECONDS + 2 * self._shortest
 
     def seconds(self, now: float) -> float:
-        """Return the smoothed delay, or 0 without one in the last second."""
+        """Return the smoothed delay, or 0 if there was none in the last second."""
         return self._smooth if self._fresh(now) else 0.0
 
     def _fresh(self, now: float) -> bool:

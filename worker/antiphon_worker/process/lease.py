@@ -2,8 +2,9 @@
 
 A lease is this process's time-limited right to one session. The keeper renews all leases in one round trip from a
 thread of its own, so that a tool that blocks the event loop does not look like a dead process. It stops renewing when
-the loop has stood still for ``stall_timeout``, because the process is then ended. Each lease has a deadline on the
-monotonic clock. After it, the turn freezes until a renewal shows that the lease is still held or that it is superseded.
+the loop has been blocked for ``stall_timeout``, because the process is then killed. Each lease has a deadline on the
+monotonic clock. After it, the turn freezes until a renewal shows that the lease is still held or that it is
+superseded.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from antiphon_worker.process.signal import Signal
 log = logging.getLogger("antiphon.lease")
 
 RENEW_AT_ONCE = 200
-STALL_EXTRA_SECONDS = 2.0  # a supervisor ends the process before that
+STALL_EXTRA_SECONDS = 2.0  # a supervisor kills the process before that
 REPAIR_SECONDS = 1.0
 
 
 class Stop(Enum):
-    """The reason why a turn must stop before its end."""
+    """Why a turn must stop before its end."""
 
     SUPERSEDED = "superseded"
     CANCELLED = "cancelled"
@@ -59,7 +60,7 @@ class Lease:
         self.mono_deadline = mono_deadline  # the keeper's thread writes it
         self.stop: Stop | None = None
         self.stop_reason = ""
-        self.keep: Keep | None = None  # of the cancel that was heard last; the turn's record has it too
+        self.keep: Keep | None = None  # of the last cancel received; also in the turn's record
         self._moved = Signal()  # given after every answer of the keeper and every stop
         self._on_stop: Callable[[], None] | None = None
 
@@ -78,7 +79,7 @@ class Lease:
             self._on_stop()
 
     def on_stop(self, interrupt: Callable[[], None] | None) -> None:
-        """Return the stop that interrupts the turn's work now, or None."""
+        """Set the function that interrupts the turn's work at an immediate stop; None for no function."""
         self._on_stop = interrupt
 
     def answered(self) -> None:
@@ -111,7 +112,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._leases: dict[Fence, Lease] = {}  # guarded by _lock
         self._stopping = threading.Event()
-        self._ticked = time.monotonic()  # the loop writes it, the thread reads it
+        self._ticked = time.monotonic()  # written by the loop, read by the thread
 
     def add(self, lease: Lease) -> None:
         with self._lock:

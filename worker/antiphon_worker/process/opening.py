@@ -1,4 +1,4 @@
-"""Opens the records of claimed turns with the keys of this process, and leaves those that it cannot read to others."""
+"""Decrypts the records of claimed turns with this process's keys, and leaves unreadable ones to other workers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from antiphon_worker.process.outcomes import GivenBack, seconds_until_newer
 log = logging.getLogger("antiphon.turn")
 
 FOR_OTHERS = (NewerRecord, KeyMissing)
-"""What a worker raises for a turn that another worker can run: one of a newer release, or one that has the key."""
+"""Errors for a turn that another worker can run: a worker of a newer release, or one that has the key."""
 
 
 class Opening:
-    """Opens the turns of a process, which has these keys."""
+    """Decrypts the turns of a process with its keys."""
 
     def __init__(self, seal: Sealer) -> None:
         self._seal = seal
         self._said: set[str] = set()
 
     def open(self, turn: ClaimedTurn) -> ClaimedTurn:
-        """Open a turn. Raises ``KeyMissing`` and ``SealBroken``."""
+        """Decrypt a turn. Raises ``KeyMissing`` and ``SealBroken``."""
         if is_in_the_clear(self._seal, turn):
             self._say(
                 f"A turn of session {turn.session_id} was submitted in plain text: "
@@ -35,7 +35,7 @@ class Opening:
         return open_claimed(self._seal, turn)
 
     def leave(self, why: AgentError, turn: ClaimedTurn) -> GivenBack:
-        """Return the outcome of a turn that stays as it is, for others."""
+        """Return the outcome of a turn that is left unchanged for other workers."""
         code = "newer_release" if isinstance(why, NewerRecord) else str(why.code)
         self._say(f"{why.message} This worker gives such turns back.", code)
         return GivenBack(why.message, code, seconds_until_newer(turn))

@@ -1,5 +1,7 @@
-"""The outcomes of an attempt at a turn, their log lines, and the time of a retry. The tags are the names
-in the log."""
+"""The outcomes of an attempt at a turn, their log lines, and the delay before a retry.
+
+The tags are the names in the log.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Failed(Struct, tag="failed"):
     code: str
     message: str
     service: ServiceAnswer | None = None
-    raw: str = ""  # the answer that does not match its schema
+    raw: str = ""  # an answer that does not match its schema
     limit: str = ""  # the name of the limit that the turn has reached
 
     @classmethod
@@ -94,14 +96,14 @@ class GivenBack(Struct, tag="given_back"):
     code: str = "drained"
     delay: float = 0.0
     lacking: str = ""  # digests of Apps that lack what the turn needs
-    workers: tuple[str, ...] = ()  # some that have it
-    missing: str = ""  # the revision that it runs on, as agent@revision, if no worker has it
+    workers: tuple[str, ...] = ()  # some that have what it needs
+    missing: str = ""  # the revision it runs on (agent@revision), if no worker has it
 
 
 class Waiting(Struct, tag="suspended"):
-    """The turn waits for decisions about these calls, or for the end of these sleeps.
+    """The turn waits for decisions about these calls, or for these waits to end.
 
-    If ``aside`` says what it has used, others pass it by.
+    If ``aside`` is its usage so far, other turns may overtake it.
     """
 
     calls: list[OpenCall | Wait]
@@ -116,9 +118,9 @@ Outcome: TypeAlias = Finished | Failed | Retry | Cancelled | GivenBack | Waiting
 
 
 def encodable(outcome: Outcome) -> Outcome:
-    """Make the outcome's reasons fit for Redis and JSON, so that writing the end of a turn never raises.
+    """Make the outcome's reasons valid for Redis and JSON, so that writing the end of a turn never raises.
 
-    Providers and tools of an App may return any text; half a character becomes U+FFFD.
+    Providers and tools of an App may return any text; a lone surrogate becomes U+FFFD.
     """
     match outcome:
         case Failed(code, message, service, raw, limit):
@@ -138,7 +140,7 @@ def encodable(outcome: Outcome) -> Outcome:
 
 
 def broken(turn: ClaimedTurn, exc: BaseException) -> Failed:
-    """Log what must not happen, and return the failure of the turn that it happened to."""
+    """Log an unexpected exception, and return the failure of its turn."""
     log_fault(
         log, exc, "turn %s of session %s broke the worker's code", turn.turn_id, turn.session_id,
         action="turn_broke", session=turn.session_id, turn=turn.turn_id,
@@ -147,7 +149,7 @@ def broken(turn: ClaimedTurn, exc: BaseException) -> Failed:
 
 
 def facts_of(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:
-    """Return what the log adds to the outcome's name, and a text for debug only, because it may quote users."""
+    """Return the log fields of an outcome, and a text for debug logs only, because it may quote users."""
     match outcome:
         case Failed(code, message, service):
             service = service or ServiceAnswer()
@@ -166,7 +168,7 @@ def facts_of(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:
 
 
 def code_of(outcome: Outcome) -> str:
-    """Return the code of the error that an outcome is about, or nothing."""
+    """Return the error code of an outcome, or ''."""
     match outcome:
         case Failed(code) | GivenBack(code=code):
             return code
@@ -177,7 +179,7 @@ def code_of(outcome: Outcome) -> str:
 
 
 def log_end(turn: ClaimedTurn, outcome: Outcome, provider: str, took: float) -> None:
-    """Log the outcome of an attempt, which took so many seconds; an end counts all attempts and the time between."""
+    """Log the outcome of an attempt that took so many seconds; an end counts all attempts and the time between."""
     name = str(outcome.__struct_config__.tag)
     if isinstance(outcome, Finished | Failed | Cancelled):
         took += turn.spent_ms / 1000
@@ -202,13 +204,13 @@ def log_end(turn: ClaimedTurn, outcome: Outcome, provider: str, took: float) -> 
 def seconds_until_retry(
     turn: ClaimedTurn, error: ProviderError, took: float, settings: Settings, retry: RetryPolicy | None
 ) -> float | None:
-    """Seconds until the next try, or None where the model is given up. ``took`` is how long this attempt has taken."""
+    """Return the seconds until the next try, or None to give the model up. ``took`` is this attempt's duration."""
     failing = 0.0 if turn.failing_ms is None else turn.failing_ms / 1000 + took
     return resilience.seconds_until_retry(error, turn.errors, failing, _policy(settings, retry))
 
 
 def _policy(settings: Settings, retry: RetryPolicy | None) -> RetryPolicy:
-    """The policy of the agent, with what it leaves to the worker."""
+    """Return the agent's policy, completed with the worker's defaults."""
     policy, most = retry or RetryPolicy(settings.retry_seconds), max(settings.error_limit - 1, 0)
     return msgspec.structs.replace(
         policy,
@@ -218,7 +220,7 @@ def _policy(settings: Settings, retry: RetryPolicy | None) -> RetryPolicy:
 
 
 class Tries:
-    """The tries of one attempt at a turn. ``retry`` is from its agent, once that is known."""
+    """The tries of one attempt at a turn. ``retry`` is the policy of its agent, once known."""
 
     def __init__(self, turn: ClaimedTurn, settings: Settings) -> None:
         self._turn = turn
@@ -228,11 +230,11 @@ class Tries:
         self.retry: RetryPolicy | None = None
 
     def pause(self, error: ProviderError) -> float | None:
-        """Return the seconds until the next try, or None where the turn fails. The same error gets the same answer."""
+        """Return the seconds until the next try, or None if the turn fails. The same error gets the same answer."""
         return self._again[1] if self._again and self._again[0] is error else self._pause(error, self.retry)
 
     def fallback(self, agent: AgentSpec, app: App) -> Fallback:
-        """The agent's fallbacks. A model that has one is tried again for as long as the agent says, or a short time."""
+        """Return the agent's fallbacks. A model with a fallback is retried as the agent says, or briefly."""
         models = agent.fallback
         shortly = agent.retry or RetryPolicy(min(resilience.FALLBACK_SECONDS, self._settings.retry_seconds))
 
@@ -248,19 +250,19 @@ class Tries:
 
 
 def seconds_until_newer(turn: ClaimedTurn) -> float:
-    """Seconds until a turn that needs a newer release is offered again: a quarter of what it has waited already."""
+    """Return the seconds until a turn that needs a newer release is offered again: a quarter of its wait so far."""
     return min(max(turn.spent_ms / 4000, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
 
 
 async def noticed(outcome: Outcome, hooks: Hooks) -> Outcome:
-    """Return the outcome of a turn, after its hooks have taken note of a failure."""
+    """Return the outcome of a turn, after notifying its hooks of a failure."""
     if isinstance(outcome, Failed):
         await hooks.failed(outcome.code, outcome.message)
     return outcome
 
 
 def stopped(stop: Stop, lease: Lease) -> Outcome:
-    """Return what a stop of an attempt comes to."""
+    """Return the outcome of a stopped attempt."""
     match stop:
         case Stop.SUPERSEDED:
             return Superseded()

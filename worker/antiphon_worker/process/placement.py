@@ -37,7 +37,7 @@ class OnOtherRevision(RevisionUnavailable):
 
 
 class _Place:
-    """What decides on the revision of one turn of an agent. ``keeps``: its session keeps the one that it began with."""
+    """Determines the revision of one turn of an agent. ``keeps``: the session keeps its first revision."""
 
     def __init__(self, turn: ClaimedTurn, agent: str, *, keeps: bool, promotion: Promotion | None) -> None:
         self.turn, self.agent, self.promotion = turn, agent, promotion
@@ -45,11 +45,11 @@ class _Place:
 
     @property
     def before(self) -> str:
-        """The revision of the session's last turn with the agent, if it is noted."""
+        """The noted revision of the session's last turn with the agent, or ''."""
         return self._ran.get(self.agent) or (self._pins or {}).get(self.agent, "")
 
     def choice(self) -> str:
-        """The revision on which a turn that has not begun is to begin, or ''."""
+        """Return the revision for a turn that has not begun, or ''."""
         pinned = (self._pins or {}).get(self.agent, "")
         if self.promotion is None:
             return pinned
@@ -58,27 +58,27 @@ class _Place:
         )
 
     def reason_after(self, before: str) -> str:
-        """Why a turn begins on another revision than the session's last one."""
+        """Return why a turn begins on a different revision than the session's last one."""
         withdrawn = self.promotion is not None and before in self.promotion.withdrawn
         return "rolled_back" if withdrawn else "promoted"
 
     def pins_with(self, own: str) -> dict[str, str] | None:
-        """What the session keeps after a turn on this revision; None without any change."""
+        """Return the session's pins after a turn on this revision; None if the session is not pinned."""
         return None if self._pins is None else self._pins | {self.agent: own}
 
     def ran_with(self, own: str) -> dict[str, str] | None:
-        """What the session notes of its last turns from now on; None for no change. Only promotions need it."""
+        """Return the session's noted revisions after this turn; None for no change. Only promotions need them."""
         others = {name: one for name, one in self._ran.items() if name != self.agent}
         after = others if self.promotion is None else others | {self.agent: own}
         return None if after == self._ran else after
 
     def changes(self, own: str) -> bool:
-        """Whether the session must note something else after a turn on this revision."""
+        """Return whether a turn on this revision changes what the session notes."""
         return self.pins_with(own) != self._pins or self.ran_with(own) is not None
 
 
 class Placement:
-    """Decides for the turns of a process whether they run here. ``parts`` are those of its App."""
+    """Decides whether turns run in this process. ``parts`` are the parts of its App."""
 
     def __init__(self, cell: Cell, app: App) -> None:
         self._cell = cell
@@ -86,16 +86,16 @@ class Placement:
         self.parts = AppParts.of_app(cell.keys.prefix, app)
         self._digest = self.parts.digest()
         self._apps: dict[str, Mapping[str, Revision]] = {}  # the revisions of Apps, by their hash
-        self._stored: bytes | None = None  # the promotions as they were read last
+        self._stored: bytes | None = None  # the promotions as last read
         self._promotions: Mapping[str, Promotion] = {}
 
     def asks(self, turn: ClaimedTurn, agent: AgentSpec) -> bool:
-        """Whether the turn may belong on another revision, or must note the one that it runs on."""
+        """Return whether the turn may belong on another revision, or must note the one it runs on."""
         decided = turn.pins or turn.ran or turn.promotions or turn.revision or self._app.pins
         return (turn.app != self._digest or bool(decided)) and self._app.has(agent)
 
     async def settle(self, turn: ClaimedTurn, agent: AgentSpec, lease: Lease, sink: TurnSink) -> None:
-        """Return if the turn runs here, and note its revision where the claim did not. Raises ``OnOtherRevision``."""
+        """Return if the turn runs here, and note its revision if the claim did not. Raises ``OnOtherRevision``."""
         name = agent.name or ""
         own, rollout = self._app.revisions[name].id, self._app.rollout(agent)
         place = _Place(turn, name, keeps=rollout.sessions == "pinned", promotion=self._promotion(turn, name))
@@ -114,13 +114,13 @@ class Placement:
 
     def _promotion(self, turn: ClaimedTurn, agent: str) -> Promotion | None:
         if turn.promotions != self._stored:
-            with suppress(CorruptRecord):  # a turn does not fail with a damaged record of something else
+            with suppress(CorruptRecord):  # a damaged record of something else must not fail a turn
                 self._promotions = read_promotions(turn.promotions).agents
             self._stored = turn.promotions
         return self._promotions.get(agent)
 
     async def _ran(self, place: _Place, lease: Lease) -> str:
-        """The revision of the session's last turn with the agent, or '' if it is not known."""
+        """Return the revision of the session's last turn with the agent, or '' if unknown."""
         if place.promotion is None or place.before:
             return place.before
         found = await patiently(lease, lambda: last_of(self._cell, place.turn, place.agent))
@@ -129,7 +129,7 @@ class Placement:
     async def settle_target(
         self, turn: ClaimedTurn, agent: AgentSpec, handed: HandedOver, lease: Lease, journal: Journal | None
     ) -> None:
-        """Return if the agent that the turn was handed to runs here, and note its revision where the hand-off did not.
+        """Return if the agent that the turn was handed to runs here, and note its revision if the hand-off did not.
 
         Raises ``OnOtherRevision``.
         """
@@ -162,7 +162,7 @@ class Placement:
         return error
 
     async def _began_with(self, app: str, agent: str, lease: Lease) -> str:
-        """The revision of the App on which a turn began; '' if it has not begun, or if that is not known."""
+        """Return the revision of the agent in the App that a turn began with; '' if it has not begun, or if unknown."""
         if app == self._digest:
             return self._app.revisions[agent].id
         if app and app not in self._apps:
@@ -177,7 +177,7 @@ class Placement:
         try:
             return await revisions_of_app(self._cell, app)
         except CorruptRecord:
-            return None  # a turn does not wait for a damaged record of something else
+            return None  # a damaged record of something else must not block a turn
 
     async def _begin(
         self, place: _Place, own: str, before: str, reason: str, lease: Lease, sink: TurnSink
@@ -197,7 +197,7 @@ class Placement:
     async def leave(
         self, exc: AgentError, turn: ClaimedTurn, asked: str | AgentSpec | None, needed: Collection[str], lease: Lease
     ) -> Outcome:  # fmt: skip
-        """Requeue the turn for a worker whose App can run it. Without one it waits for its revision, or fails."""
+        """Requeue the turn for a worker whose App can run it. Without one, it waits for its revision, or fails."""
         revision = exc.wanted if isinstance(exc, OnOtherRevision) else None
         earlier = [] if isinstance(exc, OnOtherRevision) and not exc.begun else turn.lacking.split()
         known = [*dict.fromkeys([*earlier, self._digest])]
@@ -205,7 +205,7 @@ class Placement:
             lease, lambda: workers_with(self._cell, turn.queue, asked, known, needed, revision=revision)
         )
         if found.workers:
-            # Where the turn comes back, as under RQ's own worker, it waits: its workers take it whatever it needs.
+            # If the turn comes back, as under RQ's own worker, delay it: such workers take turns whatever they need.
             delay = seconds_until_newer(turn) if self._digest in turn.lacking else 0.0
             reason = f"{exc.message} A worker that has it takes the turn."
             return GivenBack(reason, str(exc.code), delay, " ".join(found.lacking), tuple(found.workers))
@@ -216,7 +216,7 @@ class Placement:
 
 
 def _missing(exc: OnOtherRevision, turn: ClaimedTurn) -> Outcome:
-    """No worker has the revision: the turn waits until the time limit of its agent."""
+    """Return the outcome if no worker has the revision: the turn waits until its agent's time limit."""
     left = exc.rollout.timeout - (turn.missed_ms or 0) / 1000
     if left <= 0 and exc.rollout.at_limit == "fail":
         return Failed(str(exc.code), RevisionUnavailable().message)

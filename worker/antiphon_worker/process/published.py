@@ -1,4 +1,4 @@
-"""Reads back what readers have of an answer that another attempt of the turn has begun."""
+"""Reads back how much of an answer, begun by another attempt at the turn, readers have received."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXTS = {TextDelta: "text", ReasoningDelta: "reasoning", RefusalDelta: "refusal
 def answering(entries: Sequence[JournalEntry], step: int) -> str:
     """Return the step whose answer continues without this worker, '0' if it no longer does, '' if nothing changes.
 
-    A turn that is retried in this step withdraws nothing of it.
+    A retry of the turn in this step does not withdraw the answer.
     """
     last = entries[-1] if entries else None
     return str(step) if isinstance(last, AnswerBegun) else "0" if isinstance(last, AnswerGone) else ""

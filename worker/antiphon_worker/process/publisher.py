@@ -1,8 +1,8 @@
 """Publishes deltas in calls that many sessions share; each session joins the deltas of a short window.
 
-The first delta after a silence is sent at once. Calls follow each other closely, and a few may be unanswered. A session
-whose deltas were sent sends again after the answer and the end of its window; deltas that arrive meanwhile are joined.
-A failed emit is repeated, with its batch number, before anything newer of the session is sent.
+The first delta after a silence is sent at once. Calls follow each other closely, and a few may be unanswered. After
+sending, a session sends again once the answer has arrived and its window has ended; deltas that arrive in the
+meantime are joined. A failed emit is repeated, with its batch number, before anything newer of the session is sent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TurnSink:
         self.unanswered: Emit | None = None
         self.full = False
         self._answered = Signal()
-        self._published = 0  # how often something was
+        self._published = 0  # how often something was published
 
     def put(self, event: Event) -> None:
         """Take an event without waiting. Consecutive pieces of one delta are joined."""
@@ -105,16 +105,16 @@ class TurnSink:
         return encode(event)
 
     def said(self) -> str:
-        """The text of the answer that the model has begun and no step holds yet."""
+        """Return the text of the answer so far that is not yet in a finished step."""
         return "".join([*self._said, *(self._texts if self._text_step else [])])
 
     def step_kept(self) -> None:
-        """The output so far is in the journal."""
+        """Note that the output so far is in the journal."""
         self._said.clear()
         self._note_published()
 
     async def published_after(self, seen: int) -> int:
-        """Wait until more was published than this, or the turn stops. Returns how often something was."""
+        """Wait until the count of publications differs from ``seen``, or the turn stops. Returns the count."""
         while self._published == seen and self.lease.stop is None:
             await self._answered.wait()
         return self._published
@@ -124,7 +124,7 @@ class TurnSink:
         self._answered.give()
 
     async def settle(self) -> list[bytes]:
-        """Wait until no emit is under way, and take the unsent events for the caller's script."""
+        """Wait until no emit is pending, and take the unsent events for the caller's script."""
         while self.unanswered is not None and self.lease.stop is not Stop.SUPERSEDED:
             self._publisher.wake(self)
             await self._answered.wait()
@@ -137,7 +137,7 @@ class TurnSink:
             await self._answered.wait()
 
     def next_emit(self) -> Emit | None:
-        """Return the next emit: the failed one, or all events since."""
+        """Return the next emit: the failed one, or else all unsent events."""
         if self.unanswered is None:
             bodies = self._take()
             if not bodies:
@@ -159,7 +159,7 @@ class TurnSink:
         return True
 
     def release(self) -> None:
-        """Wake all who wait here, because the turn stops."""
+        """Wake all waiting tasks, because the turn stops."""
         self._answered.give()
 
     def _take(self) -> list[bytes]:
@@ -243,7 +243,7 @@ class Publisher:
         self._waiting[sink] = None
 
     def forget(self, sink: TurnSink) -> None:
-        """Remove the sink of a turn that is over; nothing of it is sent any more."""
+        """Remove the sink of a turn that is over; no more of its events are sent."""
         self._waiting.pop(sink, None)
         self._away.discard(sink)
         self._failing.discard(sink)
@@ -265,9 +265,10 @@ class Publisher:
                 await self._send(part, since)
 
     async def _due(self) -> float:
-        """Wait until a call is due, and return since when a sink has waited.
+        """Wait until a call is due, and return since when its sinks have waited.
 
-        A call is due at once after a silence or if one cannot hold all sinks that wait, else shortly after the last.
+        A call is due immediately after a silence, or if it cannot hold all waiting sinks; else shortly after the last
+        call.
         """
         while not self._waiting:
             self._some.clear()
@@ -293,7 +294,7 @@ class Publisher:
         return part
 
     async def _send(self, part: list[tuple[TurnSink, Emit]], since: float) -> None:
-        """Send one call. Then its sinks wait for the rest of their window, and those whose emit failed for a pause."""
+        """Send one call. Its sinks then wait for the rest of their window, or for a pause if their emit failed."""
         over = time.monotonic() + self._window
         try:
             answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
@@ -315,7 +316,7 @@ class Publisher:
 
     @property
     def _window(self) -> float:
-        """How long a session joins its deltas: longer where so many send that Redis would be overloaded."""
+        """How long a session joins its deltas, in seconds: longer if so many send that Redis would be overloaded."""
         seconds = (len(self._away) + len(self._waiting)) / SENDS_A_SECOND
         return max(WINDOW_SECONDS, min(seconds, LONGEST_WINDOW_SECONDS))
 
@@ -334,16 +335,16 @@ class Publisher:
                     self.wake(sink)
 
     def _note_failure(self, sink: TurnSink, error: object) -> None:
-        """Log once that publishing fails …"""
+        """Log once that publishing fails."""
         if sink not in self._away:
-            return  # it is over: its success will not be seen
+            return  # the turn is over: no success will follow
         self._failing.add(sink)
         if not self._failing_since:
             self._failing_since = time.monotonic()
             log.warning("events cannot be published: %s", error, extra={"action": "outage_began"})
 
     def _note_success(self, sink: TurnSink) -> None:
-        """… and once that all sinks can publish again."""
+        """Log once that all sinks can publish again."""
         self._failing.discard(sink)
         if self._failing_since and not self._failing:
             failed, self._failing_since = time.monotonic() - self._failing_since, 0.0

@@ -1,4 +1,4 @@
-"""Recovers turns without a holder: expired leases, due retries and delays, and what RQ's tools took out."""
+"""Recovers turns without a holder: expired leases, due retries and delays, and turns that RQ's tools removed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SAID = {
 
 
 class Reaper:
-    """Checks the sessions that are due for a check. Reapers of several workers do not disturb each other.
+    """Checks the sessions that are due for a check. Reapers of several workers do not interfere.
 
-    If Redis or this process stood still, Redis has just started, or its clock was put forward, living holders may have
-    expired leases. They get one more lease to renew them before their turns start elsewhere. Retries and delays that
-    are due do not wait for it.
+    If Redis or this process was paused, Redis has just started, or its clock was put forward, live holders may have
+    expired leases. They get the time of one more lease to renew them before their turns start elsewhere. Due retries
+    and delays do not wait for this.
     """
 
     pause_seconds = 0.25

@@ -1,7 +1,7 @@
-"""Keeps what each model call of a turn sends, where the App asks for it (``keep_requests=True``).
+"""Keeps what each model call of a turn sends, if the App requests it (``keep_requests=True``).
 
-A turn of another App does nothing of this: its provider is used as it is. ``KeepingProvider`` stands directly before
-the provider, after hooks and budgets: what it sees is what is sent. A request that cannot be kept is sent all the same.
+Turns of other Apps use their providers directly. ``KeepingProvider`` is the innermost wrapper, inside hooks and
+budgets, so it sees exactly what is sent. A request that cannot be kept is still sent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Prov
 log = logging.getLogger("antiphon.requests")
 
 SECONDS = 1.0
-"""How long a model call waits for Redis to keep its request."""
+"""How long a model call waits for Redis to keep its request, in seconds."""
 _SENT = ("model", "system", "messages", "tools", "output", "params")
 
 
 class Attempt(Protocol):
-    """An attempt at a turn, with the numbers of the requests that it keeps."""
+    """An attempt at a turn, with the numbers of its kept requests."""
 
     cell: Cell
     turn: ClaimedTurn
@@ -42,7 +42,7 @@ class Attempt(Protocol):
 
 
 def keeping(provider: Provider, inp: LoopInput, attempt: Attempt) -> Provider:
-    """Return one before the provider that keeps the requests. Those of the fallbacks in ``inp`` are kept too."""
+    """Return a wrapper of the provider that keeps its requests. Those of the fallbacks in ``inp`` are kept too."""
 
     def wrap(one: Provider) -> Provider:
         return KeepingProvider(one, attempt)
@@ -67,14 +67,14 @@ class KeepingProvider:
         return self.provider.name
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
-        """Return a call that ``answered`` makes."""
+        """Return the call, for ``answered``."""
         return cast("AsyncIterator[Increment]", _KeptCall(self.provider, request, self.keep))
 
     async def aclose(self) -> None:
         await self.provider.aclose()
 
     async def keep(self, request: ModelRequest, stream: object, step: int) -> None:
-        """Keep a request, unless Redis does not answer soon."""
+        """Keep a request, or give up if Redis does not answer soon."""
         attempt, number = self._attempt, next(self._attempt.kept)
         turn = attempt.turn
         data = body_of(stream, request)

@@ -1,4 +1,4 @@
-"""What the workers of one process share, which serve a cell each in the same event loop."""
+"""What the workers of one process share; each serves one cell, in the same event loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from antiphon_worker.settings import Settings
 
 
 class Room:
-    """The places of a process. A claim reserves some before it is sent, because those of other cells are under way.
+    """The places of a process. A claim reserves some before it is sent, because other cells claim concurrently.
 
-    While a process waits for turns, each of its claims waits in Redis: with several cells, each reserves one place.
+    While a process waits for turns, each of its claims waits in Redis: with several cells, each claim reserves one
+    place.
     """
 
     def __init__(self, places: int, cells: int = 1) -> None:
@@ -22,10 +23,10 @@ class Room:
         self._left = asyncio.Event()
 
     async def reserve(self, most: int, more: bool) -> tuple[int, bool]:
-        """Take up to so many places for a claim, as soon as one is free.
+        """Take up to ``most`` places for a claim, as soon as one is free.
 
-        ``more`` is whether there may be turns to claim now: otherwise the claim waits. Returns the number of places,
-        and ``more``, which is true after a wait for a place.
+        ``more`` is whether there may be turns to claim now; otherwise the claim waits. Returns the number of places,
+        and ``more``, which is True after a wait for a place.
         """
         most = most if more or not self._shared else 1
         while self._free <= 0:
@@ -37,17 +38,17 @@ class Room:
         return taken, more
 
     def enter(self) -> None:
-        """Take a place for what was claimed, whether one is free or not."""
+        """Take a place for a claimed turn, even if none is free."""
         self._free -= 1
 
     def leave(self, places: int = 1) -> None:
-        """Give places back."""
+        """Release places."""
         self._free += places
         self._left.set()
 
 
 class Shared:
-    """Connections to all cells of the deployment, what is known of budgets, and the room for turns."""
+    """Connections to all cells of the deployment, the known budgets, and the room for turns."""
 
     def __init__(self, settings: Settings, cells: Cells, workers: int = 1) -> None:
         self.cells = cells
@@ -56,12 +57,12 @@ class Shared:
         self._announced = False
 
     def announces(self) -> bool:
-        """Return whether a worker is the first to take turns."""
+        """Return True on the first call only: one worker announces the start of the process."""
         first, self._announced = not self._announced, True
         return first
 
     async def run(self) -> None:
-        """Keep what is known of budgets up to date until cancelled; then close the connections."""
+        """Keep the known budgets up to date until cancelled; then close the connections."""
         try:
             await Service(self.budgets.run, "budgets").run()
         finally:

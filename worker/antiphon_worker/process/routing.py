@@ -1,6 +1,6 @@
 """Asks the App's router which agent, model and queue a turn takes, once for each run, before the turn begins.
 
-The choice is in the journal before anything else is: every later attempt finds it there and does not ask again.
+The choice is written to the journal first: later attempts find it there and do not ask again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("antiphon.routing")
 ROUTER_SECONDS = 10.0
 MOVED = "routed"
 LONGEST_WHY = 200
-"""So much of an error about what a router returned is shown: it may repeat a value of any size."""
+"""How many characters of an error about a router's result are shown: it may repeat a value of any size."""
 
 _THREADS = Threads(limit=16)
 
@@ -38,8 +38,8 @@ _THREADS = Threads(limit=16)
 async def choose_route(attempt: Attempt, router: Router, journal: TurnJournal, sink: TurnSink) -> None:
     """Write the router's choice into the journal of a turn that has not begun. Does nothing for all other turns.
 
-    Turns of sub-agents and of agents that came with a turn are not routed. Raises ``Held`` for a turn that has moved to
-    another queue.
+    Turns of sub-agents and of inline agents are not routed. Raises ``Held`` for a turn that has moved to another
+    queue.
     """
     if not all(isinstance(entry, Steered) for entry in journal.entries):
         return
@@ -55,7 +55,7 @@ async def choose_route(attempt: Attempt, router: Router, journal: TurnJournal, s
 
 
 async def _answer(attempt: Attempt, router: Router, asked: str | None) -> Route | None:
-    """Return what the router chooses. One that fails, hangs or returns something else leaves the turn as it is."""
+    """Return the router's choice. If it fails, hangs or returns an invalid value, the turn runs as submitted."""
     turn, request = attempt.turn, attempt.request
     previous = await patiently(attempt.lease, lambda: _previous(attempt))
     routing = Routing(
@@ -90,7 +90,7 @@ async def _previous(attempt: Attempt) -> Route | None:
     try:
         return await last_route(attempt.cell, attempt.turn.session_id)
     except CorruptRecord:
-        return None  # a turn does not wait for a damaged record of something else
+        return None  # a damaged record of something else must not block a turn
 
 
 async def _write(attempt: Attempt, journal: TurnJournal, sink: TurnSink, route: Route, asked: str) -> None:

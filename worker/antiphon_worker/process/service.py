@@ -1,4 +1,4 @@
-"""Keeps the services of a worker process running, whatever they find in Redis."""
+"""Keeps the services of a worker process running, whatever Redis contains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger("antiphon.worker")
 
 PAUSE_SECONDS = 1.0
 STEADY_SECONDS = 5.0
-"""A service that has run for so long works again."""
+"""How long a service must run before it counts as working again."""
 
 
 class Service:
-    """One service. If an exception ends it, that is logged once, and it starts again after a pause."""
+    """One service. If it fails, the exception is logged once, and the service starts again after a pause."""
 
     def __init__(self, start: Callable[[], Awaitable[None]], what: str) -> None:
         self._start = start

@@ -1,4 +1,4 @@
-"""Wakes tasks, as an event does, and takes no memory while none waits: most turns never wait."""
+"""Wakes tasks like an ``asyncio.Event``, but uses no memory while no task waits: most turns never wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Signal:
-    """Wakes all tasks that wait for it. A task that waits later waits for the next time."""
+    """Wakes all waiting tasks. A task that starts to wait later waits for the next signal."""
 
     __slots__ = ("_event",)
 
@@ -20,7 +20,7 @@ class Signal:
             self._event = None
 
     async def wait(self) -> None:
-        """Wait until it is given."""
+        """Wait for the next signal."""
         if self._event is None:
             self._event = asyncio.Event()
         await self._event.wait()

@@ -93,7 +93,7 @@ class TurnRunner:
     """Runs claimed turns and holds what all turns of the process share."""
 
     has_others = True
-    """Whether another worker may run a turn for which the App of this one lacks something."""
+    """Whether another worker may run a turn that needs something this worker's App lacks."""
 
     def __init__(
         self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None,
@@ -129,7 +129,7 @@ class TurnRunner:
         self._log_end(turn, outcome, run.provider, took)
         name = str(outcome.__struct_config__.tag)
         if run.watch is not None:
-            with suppress(Exception):  # what watches a turn never harms it
+            with suppress(Exception):  # an observer must never harm a turn
                 run.watch.end(name, code_of(outcome), run.provider)
         return name
 
@@ -162,10 +162,10 @@ class TurnAttempt:
         self._hooks: Hooks | None = None
         self.began = time.monotonic()
         self._tries = Tries(turn, runner.settings)
-        self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
-        self._unsent: list[bytes] = []  # events that go with the turn's end
-        self._memories = ""  # that are to index the turn
-        self._bare = False  # what it has left cannot be written
+        self._revision: Revision | None = None  # of a turn that replaces a part of the history
+        self._unsent: list[bytes] = []  # events published with the turn's end
+        self._memories = ""  # the memories that index the turn
+        self._bare = False  # its unfinished output cannot be written
         self.provider = ""
         self.agent: str | None = None
         self._charge: Charge | None = None
@@ -185,18 +185,18 @@ class TurnAttempt:
             self._runner.publisher.forget(self._sink)
 
     async def _work(self) -> Outcome:
-        """Load and answer; turn everything that happens into an outcome, except a stop of this process."""
+        """Load and answer; turn every exception into an outcome, except a stop."""
         if self._turn.stop:
             return Cancelled(open_stopped(self._cell.seal, self._turn))
         try:
             return encodable(await self._attempt())
-        except BaseException as exc:  # also KeyboardInterrupt, and what an error's own __str__ raises
+        except BaseException as exc:  # also KeyboardInterrupt, and exceptions of an error's __str__
             if is_stop(exc):
                 raise
             return broken(self._turn, exc)
 
     async def _end(self, outcome: Outcome) -> Outcome:
-        """Write the outcome. If what the turn has left cannot be written, it ends without."""
+        """Write the outcome. If the turn's unfinished output cannot be written, the turn ends without it."""
         try:
             return outcome if await self._conclude(outcome) else Superseded()
         except CancelledFirst as exc:
@@ -258,7 +258,7 @@ class TurnAttempt:
                     self._turn.lacking = ""  # other Apps may have the next agent
 
     async def _run_agent(self, attempt: Attempt, journal: TurnJournal) -> Finished | Waiting:
-        """Run the turn with the agent in charge. Raises ``HandOff`` when another one is."""
+        """Run the turn with the agent in charge. Raises ``HandOff`` when it hands the turn over."""
         turn, request = attempt.turn, attempt.request
         if request.revises is not None and self._revision is None:
             self._revision = await revised(self._cell, turn, request.revises, self._lease)
@@ -307,7 +307,7 @@ class TurnAttempt:
         return finished(turn, done, messages, before, moves=charge.handed is None)
 
     async def _opened(self, turn: ClaimedTurn, agent: AgentSpec, charge: Charge) -> AgentSpec:
-        """Note which agent runs the turn, if this worker has its revision."""
+        """Note the agent that runs the turn. Raises ``OnOtherRevision`` if this worker lacks its revision."""
         if self._runner.has_others and charge.handed is not None and not charge.begins:
             await self._runner.placement.settle_target(turn, agent, charge.handed, self._lease, self.journal)
         elif self._runner.has_others and self._runner.placement.asks(turn, agent):
@@ -385,7 +385,7 @@ class TurnAttempt:
         )  # fmt: skip
 
     async def _finds_place(self) -> bool:
-        """Find where the messages of a turn belong that was stopped before it knew. False if that is gone."""
+        """Find the place in the history of a revising turn that was stopped early. Return False if it is gone."""
         request = self._request
         with suppress(AgentError):
             if request is not None and request.revises is not None and self._revision is None:
@@ -425,7 +425,7 @@ class TurnAttempt:
         )
 
     async def _give_back(self, cause: str, reason: str, code: str, delay: float, **others: Any) -> bool:
-        """Give the turn back. Its published events stay visible; it starts again from its last finished step."""
+        """Requeue the turn. Its published events stay visible; it starts again from its last finished step."""
         await self._sink.flushed()
         return await patiently(
             self._lease,

@@ -24,7 +24,7 @@ AGAIN_SECONDS = 1.0
 
 
 class Variants:
-    """The variants that a worker process runs: a few at once, beside its turns. They end with the process."""
+    """The variants that a worker process runs: a few at a time, in addition to its turns. They end with it."""
 
     def __init__(self, cell: Cell, worker: str, app: App) -> None:
         self._cell = cell
@@ -35,14 +35,14 @@ class Variants:
         self._given_up: set[str] = set()
 
     def start(self, turn_id: str, variant_id: str) -> None:
-        """Run a variant that was asked for, unless it runs already or could not be run. Its readers ask again."""
+        """Run a requested variant, unless it already runs or has failed to run. Its readers ask again."""
         if variant_id not in self._running and variant_id not in self._given_up:
             task = asyncio.create_task(self._run(TurnId(turn_id), variant_id), name=f"variant {variant_id}")
             self._running[variant_id] = task
             task.add_done_callback(lambda _: self._running.pop(variant_id, None))
 
     async def aclose(self) -> None:
-        """Stop those that run. Readers find that their worker has gone."""
+        """Stop the running variants. Readers notice that their worker is gone."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -55,7 +55,7 @@ class Variants:
                 for run in await _patiently(lambda: variants_of(self._cell, record)):
                     if (run.id, run.worker, run.status) == (variant_id, self._worker, "running"):
                         run.variant, run.status = await self._variant(turn_id, run), "finished"
-                        # It was paid for.
+                        # It was paid for, so keep trying.
                         await _patiently(lambda run=run: keep_variant(self._cell, record, run))
             except AgentError as exc:
                 self._given_up.add(variant_id)
@@ -65,7 +65,7 @@ class Variants:
                 )  # fmt: skip
 
     async def _variant(self, turn_id: TurnId, run: VariantRun) -> Variant:
-        """Run one, whatever happens in it."""
+        """Run one variant, and turn its failures into a result."""
         try:
             async with asyncio.timeout(SECONDS):
                 return await self._made(turn_id, run)
@@ -89,7 +89,7 @@ class Variants:
 
 
 async def _patiently(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what a call returns: while Redis does not answer, try again."""
+    """Return what a call returns; try again while Redis does not answer."""
     while True:
         try:
             return await call()

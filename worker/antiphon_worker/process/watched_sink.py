@@ -12,9 +12,9 @@ from antiphon_worker.process.publisher import Publisher, TurnSink
 
 
 class WatchedSink(TurnSink):
-    """A sink whose events are observed: each once, of the pieces of a delta only the first, without its text.
+    """A sink whose events are observed: each once; only the first piece of a delta, without its text.
 
-    What goes wrong while watching does not harm the turn.
+    Errors of the observer do not harm the turn.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class WatchedSink(TurnSink):
         self._see = see
 
     def body(self, event: Event) -> bytes:
-        """Encode an event for the scripts, and let the watcher see it."""
+        """Encode an event for the scripts, and show it to the observer."""
         with suppress(Exception):
             self._see(event)
         return super().body(event)

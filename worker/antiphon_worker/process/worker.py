@@ -51,7 +51,7 @@ SAFE_POINT_SECONDS = 3.0
 
 
 def worker_name() -> str:
-    """Make a name for this incarnation of a worker, which is never used again."""
+    """Return a name for this instance of a worker, which is never used again."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}".replace(":", "_")
 
 
@@ -90,7 +90,7 @@ class Worker:
         """Work until drained.
 
         1. stop taking turns  2. let turns finish until the deadline  3. stop the rest at a safe point, then at once
-        4. give them back  5. stop renewing and publishing  6. close the connections
+        4. requeue them  5. stop renewing and publishing  6. close the connections
         """
         cell, settings = self._open_cell(), self.settings
         watch_redis(cell, observer := observer_of(settings, cell.name, self._app))
@@ -137,7 +137,7 @@ class Worker:
         log.info("worker %s has stopped", self.name, extra={"action": "stopped"})
 
     def _upkeep(self, cell: Cell, runner: CountingRunner) -> list[tuple[Callable[[], Awaitable[None]], str]]:
-        """The services that stop when no more turns are taken."""
+        """Return the services that stop when no more turns are taken."""
         services: list[tuple[Callable[[], Awaitable[None]], str]] = [
             (Reaper(cell, self.settings).run, "reaper")
         ]
