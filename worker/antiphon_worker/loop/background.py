@@ -1,4 +1,4 @@
-"""Keeps the id of an answer in the turn's journal, so that another attempt continues to read it."""
+"""Keeps the id of a background answer in the turn's journal, so that another attempt can continue to read it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from antiphon_worker.resilience import ModelChoice
 
 
 def kept_answer(journal: Journal, step: int, model: ModelChoice, meter: Meter) -> AnswerKeeper | None:
-    """Return the keeper of the answer of a step, where the agent asks for answers in the background."""
+    """Return the keeper of a step's answer if the agent requests answers in the background, else None."""
     return KeptAnswer(journal, step, model, meter) if model.params.get("background") is True else None
 
 
 class KeptAnswer:
-    """The answer of one step, by a model among the agent's fallbacks."""
+    """The answer of one step, by the agent's model or one of its fallbacks."""
 
     def __init__(self, journal: Journal, step: int, model: ModelChoice, meter: Meter) -> None:
         self._journal = journal

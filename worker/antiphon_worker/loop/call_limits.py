@@ -1,4 +1,4 @@
-"""What one model call may use at most, by its request: budgets reserve that before the call."""
+"""Computes the most that a model call may use from its request: budgets reserve that before the call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from antiphon_worker.providers.base import ModelRequest
 
 MOST_OUTPUT = 16_384
 OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
-"""The parameters that limit the output of a model call, of which providers send the one that their service knows."""
+"""The parameters that limit the output of a model call; a provider sends the one that its service supports."""
 ANSWERS = ("n", "best_of")
-"""The parameters that ask for several answers."""
+"""The parameters that request several answers."""
 MOST = 1_000_000_000
 
 
 def with_an_end(request: ModelRequest) -> ModelRequest:
-    """Return the request with a limit of its output. Raises ``ProviderRejected`` for one that cannot be reserved."""
+    """Return the request with an output limit. Raises ``ProviderRejected`` if its use cannot be reserved."""
     for given in _given(request):
         for name in (*OUTPUT_LIMITS, *ANSWERS):
             _check(name, given.get(name))
@@ -37,14 +37,14 @@ def with_an_end(request: ModelRequest) -> ModelRequest:
 
 
 def most_of(request: ModelRequest) -> tuple[int, int]:
-    """Return how many input and output tokens a call may have at most. A token of input has at least one byte."""
+    """Return the most input and output tokens that a call may have. A token of input has at least one byte."""
     answers = [one[name] for one in _given(request) for name in ANSWERS if one.get(name) is not None]
     output = max(_limits(request), default=0) * max(answers, default=1)
     return estimated_input(request) * BYTES_PER_TOKEN, output
 
 
 def _given(request: ModelRequest) -> list[Mapping[str, Any]]:
-    """Return the parameters, and those that the caller adds to the body of the request."""
+    """Return the parameters of the request, and those that ``extra_body`` adds to its body."""
     added = request.params.get("extra_body")
     return [request.params, added] if isinstance(added, Mapping) else [request.params]
 

@@ -1,4 +1,4 @@
-"""What a turn has used so far: tokens, prices and limits."""
+"""Counts what a turn uses: tokens, prices and limits."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MILLION = 1_000_000
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
     """What a model costs, in US dollars per million tokens.
 
-    ``cached_input`` and ``cache_write`` are those of tokens that a service read from or wrote to its cache, by default
-    ``input``. A call with more than ``up_to`` input tokens has no price.
+    ``cached_input`` and ``cache_write`` are the prices of tokens that a service read from or wrote to its cache;
+    default: ``input``. A call with more than ``up_to`` input tokens has no price.
 
     >>> Price(input=2.0, output=8.0).of(Usage(input_tokens=1_000_000, output_tokens=500_000))
     6.0
@@ -46,7 +46,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     up_to: int | None = None
 
     def of(self, usage: Usage) -> float | None:
-        """Return what one call cost, or None if its prompt is longer than the price is for.
+        """Return the cost of one call, or None if its prompt exceeds ``up_to``.
 
         >>> Price(input=2.0, output=8.0, up_to=1_000).of(Usage(input_tokens=1_001)) is None
         True
@@ -62,13 +62,13 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(Struct):
-    """A file of prices. Other fields, such as its date and its sources, are for people."""
+    """A file of prices. Other fields, such as its date and its sources, are for readers."""
 
     models: dict[str, Price] = field(default_factory=dict)
 
 
 class Prices:
-    """The prices of models by name. A model whose name ends with a date has the price of its name without it."""
+    """The prices of models by name. A model name that ends with a date has the price of the name without the date."""
 
     def __init__(self, models: Mapping[str, Price]) -> None:
         self._models = dict(models)
@@ -87,14 +87,14 @@ def _shipped() -> dict[str, Price]:
 
 @cache
 def prices_in(file: str) -> Prices:
-    """Return ``prices_of`` a file, which is read once, or of none."""
+    """Return ``prices_of(file)``; a file is read only once."""
     return prices_of(file)
 
 
 def prices_of(given: object) -> Prices:
-    """Return the prices that come with the package, with those given in their place: by name, or a JSON file's.
+    """Return the prices shipped with the package, overridden by those given: a mapping by name, or a JSON file.
 
-    A file holds ``{"models": {name: price}}``, as the package's own does. Raises ``SettingsError``.
+    A file contains ``{"models": {name: price}}``, like the package's own. Raises ``SettingsError``.
     """
     if not given:
         return Prices(_shipped())
@@ -130,7 +130,7 @@ _REACHED = {
 
 
 def stop_functions(limits: Limits, known: Mapping[str, Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """Return the functions of the stop conditions; ``known`` are those that a name may mean. Raises ``UnknownTool``."""
+    """Return the functions of the stop conditions; names are looked up in ``known``. Raises ``UnknownTool``."""
     for stop in limits.stop:
         if isinstance(stop, str) and stop not in known:
             raise UnknownTool(f"Unknown stop condition {stop!r} here: pass its function in Limits(stop=[…]).")
@@ -138,7 +138,7 @@ def stop_functions(limits: Limits, known: Mapping[str, Callable[..., Any]]) -> l
 
 
 def stopped_usage(request: ModelRequest, stream: object, outlet: object) -> Usage:
-    """Return what a stopped call has used: as its service has counted so far, and the rest as estimated."""
+    """Return the usage of a stopped call: as its service has reported so far, and the rest estimated."""
     counted: Usage = getattr(stream, "counted", Usage())
     received: int = getattr(outlet, "received", 0)
     given = counted.input_tokens or estimated_input(request)
@@ -149,13 +149,13 @@ def stopped_usage(request: ModelRequest, stream: object, outlet: object) -> Usag
 
 
 def estimated_input(request: ModelRequest) -> int:
-    """Return the tokens of a request's input, estimated from its length."""
+    """Return the estimated number of input tokens of a request, from its length."""
     system, tools = request.system or "", msgspec.json.encode(request.tools, enc_hook=str).decode()
     return estimated_tokens([*request.messages, Message.system(system + tools)])
 
 
 class Meter:
-    """Counts what one turn uses. ``before`` is what its session has used, ``spent`` the seconds since its first start.
+    """Counts what one turn uses. ``before`` is the usage of its session, ``spent`` the seconds since its first start.
 
     ``stop`` are the functions of the stop conditions.
     """
@@ -180,7 +180,7 @@ class Meter:
         self.room = _NO_WAIT if calls is None else asyncio.Semaphore(calls)  # for one tool call
 
     def begin(self, model: str, earlier: Iterable[Usage]) -> None:
-        """Begin with what earlier attempts used. Raises ``UnknownPrice`` if a cost is limited that nobody can know."""
+        """Begin with the usage of earlier attempts. Raises ``UnknownPrice`` if a limited cost is unknown."""
         self._used[:0] = earlier
         self.check_price(model)
         unpriced = self._before.without_price if self._before else 0
@@ -191,7 +191,7 @@ class Meter:
             )
 
     def check_price(self, model: str) -> None:
-        """Raise ``UnknownPrice`` if a cost is limited and the model that is to be called has no price."""
+        """Raise ``UnknownPrice`` if a cost is limited and the model to be called has no price."""
         if self.limits is not NO_LIMITS and self.limits.of_cost and self._prices.price(model) is None:
             raise UnknownPrice(_no_price(model))
 
@@ -210,17 +210,17 @@ class Meter:
         return msgspec.structs.replace(usage, cost=price.of(usage)) if price and usage.cost is None else usage
 
     def count_stopped(self, request: ModelRequest, stream: object, outlet: object) -> None:
-        """Count a model call that is stopped: as its service has counted so far, and the rest as estimated."""
+        """Count a stopped model call: as its service has reported so far, and the rest estimated."""
         self.count(stopped_usage(request, stream, outlet), request.model, request.model)
 
     @property
     def used(self) -> Usage | None:
-        """What the turn has used in all its attempts, or None before the loop has begun and where it is nothing."""
+        """What the turn has used in all its attempts, or None if no usage is counted yet."""
         return sum(self._used[1:], self._used[0]) if self._used else None
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the turn may still run, or None where that is not limited."""
+        """How many seconds the turn may still run, or None if this is not limited."""
         return None if self._ends_at is None else self._ends_at - time.monotonic()
 
     def reached(self) -> LimitReached | None:

@@ -1,4 +1,4 @@
-"""Steps, sleeps and waits of tool calls and turn functions: recorded in the journal, so that they happen once."""
+"""Records steps, sleeps and waits of tool calls and turn functions in the journal, so that they happen once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from antiphon_worker.loop.steps import (
 from antiphon_worker.loop.toolbox import TurnStopped
 
 MOST_ROUNDS = 16
-"""How often what runs elsewhere may ask for input in one call."""
+"""How often a task on another system may request input in one call."""
 IN_PROCESS_SECONDS = 1.0
 UNKNOWN = "It is unknown whether step {name!r} ran: the worker stopped after starting it, and it must not run twice."
 NO_EVENT = "No event {event!r} came in time."
@@ -52,16 +52,16 @@ ServerTime = Callable[[], Awaitable[int]]
 
 
 class CallWaits(TurnStopped):
-    """The call waits without a worker: it is run again when that is over."""
+    """The call waits without a worker, and runs again when the wait is over."""
 
 
 class Durable:
     """The steps, sleeps, waits and agents in one call of a tool, or in the function of a turn (``call_id`` '').
 
-    They are numbered in the order in which the code asks for them. A number that the journal knows is not run again.
-    ``journal`` has the entries of all calls. The waits for an agent are those of a call of its own. ``over`` has by
-    their ids the decisions about the waits that are over, with the events that these have received.
-    ``now`` is the time of the store in ms: a sleep ends at the same time on every worker.
+    They are numbered in the order in which the code requests them. A number with a result in the journal is not run
+    again. ``journal`` has the entries of all calls. An agent's waits belong to a call of its own. ``over`` has the
+    decisions about ended waits by their ids, with the events that they have received. ``now`` is the time of the
+    store in ms: a sleep ends at the same time on every worker.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Durable:
         self._over = False
         self._waits: list[Wait] = []
         self.fault: AgentError | None = None
-        """Why the turn must fail, also if the tool has caught it."""
+        """Why the turn must fail, even if the tool has caught the exception."""
 
     @property
     def waits(self) -> list[Wait]:
-        """The sleeps, events and agents for which the call is suspended."""
+        """The sleeps, events and agents that the call waits for."""
         return [*self._waits, *(wait for one in self._asking for wait in one.waits)]
 
     async def step(self, name: str, run: Callable[[], Awaitable[Any]], at_most_once: bool) -> Any:
@@ -105,7 +105,7 @@ class Durable:
 
     @contextmanager
     def _under_way(self) -> Generator[None]:
-        """Let ``end`` wait for what is done within this."""
+        """Make ``end`` wait for the work inside this context."""
         running = asyncio.get_running_loop().create_future()
         self._running.add(running)
         try:
@@ -134,7 +134,7 @@ class Durable:
         return await self._record(place, name, value, error)
 
     async def end(self) -> None:
-        """Wait for the steps that the call has left running. Raises ``fault``. No further one may begin."""
+        """Wait for the steps that the call has left running. Raises ``fault``. No further steps may begin."""
         self._over = True
         while self._running:
             await asyncio.wait(self._running)
@@ -189,11 +189,11 @@ class Durable:
 
     @property
     def repeats(self) -> bool:
-        """Whether the journal has what the code asks for next."""
+        """Whether the journal has an entry for the next request of the code."""
         return self._asked.total() + 1 in self._known
 
     async def wait_for_event(self, event: str, seconds: float, about: dict[str, Any] | None = None) -> Any:
-        """Wait as ``Context.wait_for_event`` does. Those who read the turn see what the event is ``about``."""
+        """Wait as ``Context.wait_for_event`` does. Readers of the turn see what the event is ``about``."""
         place, name = self._next(f"event {event}")
         known = self._known.get(place)
         if not isinstance(known, DurableResult):
@@ -217,7 +217,7 @@ class Durable:
         return found
 
     async def _wait(self, place: int, wait: Wait) -> Decision | None:
-        """Return when a wait is over: with what was decided, or None if its time has passed. Raises ``CallWaits``."""
+        """Return the decision of an ended wait, or None if its time has passed. Raises ``CallWaits`` until then."""
         known = self._known.get(place)
         if not isinstance(known, DurableSleep):
             until = await self._now() + int(wait.seconds * 1000)
@@ -232,12 +232,12 @@ class Durable:
         return None
 
     def _next(self, name: str, waits: Sequence[Wait] | None = None) -> tuple[int, str]:
-        """Return the place and the name of the next step, sleep or wait. Raises ``CallWaits`` where the turn must end.
+        """Return the place and the name of the next step, sleep or wait. Raises ``CallWaits`` if the call must end.
 
-        It must end where something is waited for (``waits``). Only agents may begin while other agents are waited for.
+        It must end if there are ``waits``. Only agents may begin while others are waited for.
         """
         if (self.waits if waits is None else waits) or self.fault is not None:
-            raise CallWaits  # the tool has caught it the first time
+            raise CallWaits  # the tool caught the first one
         if self._over:
             raise UsageError("The tool call is over: await its steps, sleeps and waits before it returns.")
         self._asked[name] += 1
@@ -257,7 +257,7 @@ class Durable:
 
 
 class UnpublishedCall(Struct):
-    """What a context offers outside the tool calls of an answer: steps and sleeps."""
+    """The call of a context outside the tool calls of an answer: it offers steps and sleeps, but no events."""
 
     durable: Durable
     cancelled: bool = False
@@ -270,7 +270,7 @@ class UnpublishedCall(Struct):
 
 
 def durable_entries(entries: Iterable[JournalEntry]) -> dict[str, list[DurableEntry]]:
-    """Return the steps and sleeps of a journal by the ids of their calls."""
+    """Return the durable entries of a journal by the ids of their calls."""
     found: dict[str, list[DurableEntry]] = {}
     for entry in entries:
         if isinstance(entry, DurableEntry):
@@ -279,6 +279,6 @@ def durable_entries(entries: Iterable[JournalEntry]) -> dict[str, list[DurableEn
 
 
 def durable_of(context: Context) -> Durable | None:
-    """Return the journal of a call, which no call outside of a turn has."""
+    """Return the durable steps of a call; None outside of a turn."""
     call = context._call  # pyright: ignore[reportPrivateUsage]
     return cast("Durable | None", call and call.durable)

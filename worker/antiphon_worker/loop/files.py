@@ -1,4 +1,4 @@
-"""The stored files of a turn's session: read while a request is built, and written where a tool returns content."""
+"""Reads a session's stored files while a request is built, and stores contents that tools and models return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class TurnFiles(ABC):
-    """The files of the session whose turn runs, opened for the first message that names one."""
+    """The stored files of a turn's session, opened when a message first names one."""
 
     @cached_property
     @abstractmethod
@@ -35,11 +35,11 @@ class TurnFiles(ABC):
         return await self._patiently(lambda: self._files.filled(messages))
 
     async def kept(self, results: Sequence[ToolResult]) -> list[ToolResult]:
-        """Return the results of tools with their large contents stored. One that has no room becomes an error."""
+        """Return the tool results with their large contents stored. One that exceeds a limit becomes an error."""
         return [await self._kept(one) for one in results]
 
     async def kept_answer(self, message: Message) -> Message:
-        """Return the answer of a model with its large contents stored. It stays as it is if they have no room."""
+        """Return the answer of a model with its large contents stored, or unchanged if they exceed a limit."""
         if Item not in map(type, message.parts):  # the usual answer costs no call
             return message
         message = msgspec.structs.replace(message, parts=[marked(part) for part in message.parts])

@@ -1,8 +1,8 @@
-"""Runs a turn whose steps a function makes: its model calls and tool calls are those of the journal.
+"""Runs a turn with a turn function, and journals its model calls and tool calls as steps.
 
-The function is called again by each attempt. It is expected to make the same calls in the same order: those of earlier
-attempts are answered from the journal. A step without tool calls is written when the next one begins, as in the agent
-loop the last step is not written at all.
+Each attempt calls the function again. It is expected to make the same calls in the same order: those of earlier
+attempts are answered from the journal. A step without tool calls is written when the next one begins; as in the agent
+loop, the last step is not written.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def run_function(
     context: Context,
     decisions: Mapping[str, Decision] | None = None,
 ) -> LoopResult | Suspended:
-    """Call the function until the turn has ended, or waits for decisions or for the end of sleeps.
+    """Call the function until the turn has ended, or waits for decisions, events or sleeps.
 
     Raises its ``AgentError``, and ``TurnFailed`` for other exceptions. Errors of the journal and stop signals pass
     through.
@@ -161,8 +161,8 @@ class _Turn:
         self._unwritten: list[JournalEntry] = []
         self._writing = asyncio.Lock()
         self._paying = asyncio.Lock()
-        self._outlet: Outlet | None = None  # where the pieces of the answer go while a model is asked
-        self.fault: BaseException | None = None  # ends the turn, also where a framework has caught it
+        self._outlet: Outlet | None = None  # where the pieces of an answer go during a model call
+        self.fault: BaseException | None = None  # ends the turn, even if a framework has caught it
         inp.meter.begin(inp.model, [step.entry.usage for step in self._recorded])
 
     # What the function publishes.
@@ -227,7 +227,7 @@ class _Turn:
         return await self._answered(answer)
 
     async def _asked(self, ask: Callable[..., Awaitable[ModelAnswer]], outlet: Outlet) -> ModelAnswer:
-        """Make a model call. What is not an error of the function itself ends the turn, also if it is caught."""
+        """Make a model call. An error that the function did not raise itself ends the turn, even if caught."""
         model = FunctionModel(self._name, ask, self._hear)
         try:
             async with nullcontext() if self._inp.charge is None else self._paying:
@@ -238,7 +238,7 @@ class _Turn:
             raise
 
     def _request(self) -> ModelRequest:
-        """Return what is known of the next request: a function may send something else."""
+        """Return what is known about the next request; the function may send something else."""
         done = [
             message
             for step in self._steps
@@ -313,7 +313,7 @@ class _Turn:
         return step.results[call_id]
 
     async def _ask_hooks(self, step: Step, call: ToolCall, *, fixed: bool) -> None:
-        """Let hooks decide about a call before it starts: they may answer for it, change it, or let it wait."""
+        """Let hooks decide about a call before it starts: they may answer it, change it, or make it wait."""
         hooks, number, call_id = self._inp.hooks, step.entry.step, call.call_id
         if hooks is None or not hooks.has(ToolStart) or call_id in step.results:
             return
@@ -347,7 +347,7 @@ class _Turn:
         return await self._wait_for(step, calls)
 
     async def _wait_for(self, step: Step, calls: Sequence[OpenCall]) -> Mapping[str, ToolCall | ToolResult]:
-        """Return what was decided about calls. Raises ``_Suspend`` while something is not."""
+        """Return the decisions about calls. Raises ``_Suspend`` while one is undecided."""
         given = [self._given(step, one.call_id) for one in calls]
         await self._finished(step, [one for one in given if isinstance(one, ToolResult)])
         known = {
@@ -370,7 +370,7 @@ class _Turn:
         return None if step is None or call is None else self._given(step, call_id)
 
     def _given(self, step: Step, call_id: str) -> ToolCall | ToolResult | None:
-        """Return what was decided about a call: an approved call also after it has run."""
+        """Return the decision about a call. For an approved call, return the call even after it has run."""
         call = self._call(call_id)[1]
         decision = self._decision(step, call_id) or step.decisions.get(call_id)
         refusal = beyond(self._inp.max_tool_calls, call_id, self._steps)
@@ -423,14 +423,14 @@ class _Turn:
             step.finish(entry)
 
     async def _hooked(self, step: Step, result: ToolResult) -> ToolResult:
-        """Return a result as hooks let it pass."""
+        """Return a result as changed by the hooks."""
         hooks, call = self._inp.hooks, self._call(result.call_id)[1]
         if hooks is None or call is None:
             return result
         return await hooks.tool_ended(step.as_hooked(call), result, step.entry.step)
 
     def _own_context(self, context: Context, call_id: str) -> Context:
-        """Return a context of the function itself, or of a call that no answer has."""
+        """Return a context for the function itself, or for a call that is not in an answer."""
         return context.of_call(call_id, 0, UnpublishedCall(self._durable_of(call_id, 0)))
 
     def _durable_of(self, call_id: str, step: int, approval: Decision | None = None) -> Durable:
@@ -442,7 +442,7 @@ class _Turn:
         return self._durable[call_id]
 
     async def waits(self) -> list[OpenCall | Wait]:
-        """Return what the turn waits for, decisions first. Raises what must fail it instead."""
+        """Return what the turn waits for, decisions first. Raises the error that must fail the turn instead."""
         for durable in self._durable.values():
             await durable.end()
         sleeps = [wait for durable in self._durable.values() for wait in durable.waits]
@@ -451,7 +451,7 @@ class _Turn:
         return [*self.waiting, *sleeps]
 
     async def _write(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
-        """Append to the journal. Calls that run side by side write one after the other."""
+        """Append to the journal. Concurrent calls write one after the other."""
         async with self._writing:
             entries, self._unwritten = [*self._unwritten, *entries], []
             try:
@@ -461,10 +461,10 @@ class _Turn:
                 self.fault = self.fault or exc
                 raise
 
-    # What becomes of it.
+    # Its result.
 
     async def result(self, said: Any) -> LoopResult:
-        """Return what the turn has brought. Raises ``TurnFailed`` if there is no answer, and ``InvalidOutput``."""
+        """Return the result of the turn. Raises ``TurnFailed`` if there is no answer, and ``InvalidOutput``."""
         if isinstance(said, str):
 
             async def ask() -> ModelAnswer:

@@ -1,4 +1,4 @@
-"""The model calls that a turn function makes, as a provider: hooks and budgets stand before them as before others."""
+"""Presents the model calls of a turn function as a provider, so that hooks and budgets wrap them like others."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Ask = Callable[..., Awaitable[ModelAnswer]]
 
 
 class FunctionModel:
-    """One model call of a function. ``heard`` learns where the pieces of its answer go while it runs."""
+    """One model call of a function. ``heard`` receives the outlet for the pieces of its answer while it runs."""
 
     def __init__(self, name: str, ask: Ask, heard: Callable[[Outlet | None], None]) -> None:
         self.name = name
         self.takes_request = required(ask) == 1
         self.error: BaseException | None = None
-        """What the function's own code has raised."""
+        """The exception that the function's own code has raised."""
         self.said = ""
-        """The text of the answer, as the function's model gave it."""
+        """The text of the answer from the function's model."""
         self._ask = ask
         self._heard = heard
 
     def stream(self, request: ModelRequest) -> Any:
-        """Return the call, which only goes ``into`` an outlet."""
+        """Return the call; it supports only ``into``."""
         return _FunctionCall(self, request)
 
     async def aclose(self) -> None:
-        """Do nothing: the function has the connections."""
+        """Do nothing: the function owns the connections."""
 
     async def answer(self, request: ModelRequest, outlet: Outlet) -> StepResult:
-        """Let the function ask its model. Raises what the function raises."""
+        """Have the function call its model. Raises what the function raises."""
         self._heard(outlet)
         try:
             found = await (self._ask(request) if self.takes_request else self._ask())
@@ -65,7 +65,7 @@ class _FunctionCall:
 async def ask_model(
     inp: LoopInput, model: FunctionModel, request: ModelRequest, outlet: Outlet
 ) -> ModelAnswer:
-    """Make a model call of a function with the hooks and the budgets of its turn. Raises what these raise."""
+    """Make a model call of a function with the hooks and the budgets of its turn. Raises their errors too."""
     provider: Provider = model
     if inp.charge is not None:
         provider = inp.charge(provider)
@@ -73,9 +73,7 @@ async def ask_model(
         provider = HookedProvider(provider, inp.hooks, inp.meter, fixed=not model.takes_request)
     found = await answered(provider.stream(request), outlet)
     message = found.message
-    if (
-        message.text != model.said
-    ):  # hooks have replaced it, and an item of the framework would have the original
+    if message.text != model.said:  # hooks have replaced it; the framework's items contain the original
         parts = [part for part in message.parts if not isinstance(part, Item)]
         message = msgspec.structs.replace(message, parts=parts)
     return ModelAnswer(message, found.usage, found.stop_reason, found.model)

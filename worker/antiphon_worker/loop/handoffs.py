@@ -1,8 +1,8 @@
-"""Hand-offs within the agent loop: the tools with which a model passes its turn on, and what the journal keeps of it.
+"""Hand-offs within the agent loop: the tools that pass a turn on, and their journal entries.
 
-A hand-off is a tool call like any other, with its approvals and hooks. It runs last: after all other calls of its
-answer have results. Its result and the entry ``HandedOver`` are one write, so that every attempt at the turn agrees on
-the agent in charge. The loop then ends, and a new one of the other agent continues from the journal.
+A hand-off is a tool call like any other, with approvals and hooks. It runs last, after all other calls of its answer
+have results. Its result and the entry ``HandedOver`` are one write, so that every attempt at the turn agrees on the
+agent in charge. The loop then ends, and a new loop with the other agent continues from the journal.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class HandOff(Exception):
 
 
 class Transfers(Struct):
-    """The hand-offs that an agent may make. ``rules`` are by the names of their tools.
+    """The hand-offs that an agent may make. ``rules`` maps the names of their tools to them.
 
-    ``most_steps`` is how many model calls all agents of the turn may make together. ``revisions`` are those of the App.
+    ``most_steps`` is the limit of model calls for all agents of the turn together. ``revisions`` are those of the
+    App.
     """
 
     source: str
@@ -54,18 +55,18 @@ class Transfers(Struct):
         return [_tool(one.name, one.description) for one in self.rules.values()]
 
     def among(self, calls: Sequence[ToolCall]) -> ToolCall | None:
-        """Return the hand-off among these calls of an answer."""
+        """Return the first hand-off among these calls of an answer, or None."""
         return next((call for call in calls if call.name in self.rules), None)
 
     def refusal(self, step: Step, call: ToolCall) -> str:
-        """Return why a call is not run: another hand-off of its answer precedes it. '' if it is run."""
+        """Return why a call is not run (another hand-off of its answer precedes it), or ''."""
         first = self.among(step.entry.message.tool_calls)
         if call.name not in self.rules or first is None or first.call_id == call.call_id:
             return ""
         return ONLY_ONE.format(name=self.rules[first.name].name)
 
     def made(self, step: Step, results: Sequence[ToolResult]) -> HandedOver | None:
-        """Return the hand-off that calls with these results have made."""
+        """Return the hand-off that these results have made, or None."""
         for result in results:
             rule = self.rules.get(result.name)
             if rule is not None and not result.is_error:

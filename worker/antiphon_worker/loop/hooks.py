@@ -1,4 +1,4 @@
-"""Runs the hooks of a turn, and does what they return. A turn without hooks never comes here."""
+"""Runs the hooks of a turn, and applies what they return. Turns without hooks do not use this module."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ _NAMES: dict[type[Moment], str] = {
 
 
 class _Failed(Block, frozen=True):
-    """What a hook that failed is taken to have returned."""
+    """The verdict of a hook that failed."""
 
 
 class Hooks:
-    """The hooks of one turn, in their order: those of the App before those of the agent."""
+    """The hooks of one turn, in order: those of the App before those of the agent."""
 
     def __init__(
         self, hooks: Sequence[Hook[Any]], threads: Threads, context: Context, agent: str | None
@@ -72,14 +72,14 @@ class Hooks:
         self.holds = any(hook.hold for hook in hooks)
 
     def has(self, *moments: type[Moment]) -> bool:
-        """Whether a hook runs at one of these moments."""
+        """Return whether a hook runs at one of these moments."""
         return any(moment in hook.moments for hook in self._hooks for moment in moments)
 
     async def run(self, moment: M, *, fixed: bool = False) -> tuple[M, Verdict | None]:
-        """Return the moment as the hooks have changed it, and ``Block``, ``Answer`` or ``Ask`` if one returned that.
+        """Return the moment as changed by the hooks, and ``Block``, ``Answer`` or ``Ask`` if one returned it.
 
-        ``Block`` and ``Answer`` end the order of the hooks. After ``Ask`` the others may still block. Of a moment that
-        is ``fixed``, nothing can be replaced.
+        After ``Block`` or ``Answer``, no further hooks run. After ``Ask``, the others may still block. If the moment
+        is ``fixed``, nothing in it can be replaced.
         """
         asked: Verdict | None = None
         for hook in self._hooks:
@@ -95,7 +95,7 @@ class Hooks:
         return moment, asked
 
     async def _ask(self, hook: Hook[Any], moment: Moment, *, fixed: bool = False) -> Verdict | None:
-        """Return what a hook returns. A hook that fails blocks, unless it was declared to let things continue."""
+        """Return what a hook returns. A hook that fails blocks, unless it has ``on_error="continue"``."""
         try:
             async with asyncio.timeout(hook.seconds):
                 return _checked(moment, await self._threads.ask(hook.function, moment), fixed=fixed)
@@ -113,13 +113,13 @@ class Hooks:
             return _Failed(FAILED.format(what=_NAMES[type(moment)]))
 
     def context(self, call_id: str = "", step: int = 0) -> Context:
-        """Return the context of a moment. Hooks may read the variables and change nothing."""
+        """Return the context of a moment. Hooks may read the variables, but their changes have no effect."""
         found = self._context.of_call(call_id, step)
         found.variables = plain_variables(found.variables)
         return found
 
     async def started(self, messages: list[Message], journal: Journal) -> list[Message]:
-        """Return the input of the turn. What the hooks have changed is in the journal, so that it is decided once."""
+        """Return the input of the turn. Changes by hooks are journalled, so that they are decided only once."""
         if journal.entries or not self.has(TurnStart):
             return messages
         moment, verdict = await self.run(TurnStart(self.context(), self._agent, _copied(messages)))
@@ -132,7 +132,7 @@ class Hooks:
         return moment.input
 
     async def ended(self, response: Response, sink: Sink, step: int) -> None:
-        """Let the hooks see the answer of the turn. Raises ``TurnFailed`` if one blocks it."""
+        """Run the hooks for the answer of the turn. Raises ``TurnFailed`` if one blocks it."""
         moment = TurnEnd(
             self.context(), self._agent, response.text, response.output, response.tool_calls, response.usage
         )
@@ -142,7 +142,7 @@ class Hooks:
         _raise_blocked(verdict)
 
     async def failed(self, code: str, error: str) -> None:
-        """Let the hooks take note that the turn fails. Whatever they return, it does."""
+        """Notify the hooks that the turn fails. Their results are ignored."""
         moment = TurnFailure(self.context(), self._agent, code, error)
         for hook in self._hooks:
             if TurnFailure in hook.moments:
@@ -151,9 +151,9 @@ class Hooks:
     async def tool_started(
         self, call: ToolCall, step: int, *, fixed: bool = False
     ) -> HookedCall | ToolResult | None:
-        """Return the result of a call that is not to run, or what changes about it: arguments, or that it waits.
+        """Return the result of a call that must not run, or the change of it: new arguments, or that it waits.
 
-        Of a call that is ``fixed``, the arguments cannot change.
+        If the call is ``fixed``, its arguments cannot change.
         """
         context = self.context(call.call_id, step)
         before = ToolStart(context, self._agent, call.name, _plain(call.arguments))
@@ -182,7 +182,7 @@ class Hooks:
         return msgspec.structs.replace(result, content=moment.result)
 
     async def step_started(self, name: str, call_id: str, step: int) -> str:
-        """Return why a durable step is not to run, or ''."""
+        """Return why a durable step must not run, or ''."""
         _, verdict = await self.run(StepStart(self.context(call_id, step), self._agent, name))
         return verdict.reason if isinstance(verdict, Block) else ""
 
@@ -212,7 +212,7 @@ class Hooks:
         return request, verdict if isinstance(verdict, Answer) else None
 
     async def model_ended(self, answer: StepResult, step: int) -> tuple[StepResult, Block | None]:
-        """Return the answer of a model as the turn keeps it, and ``Block`` if it may not."""
+        """Return the answer of a model to keep, and ``Block`` if a hook blocks it."""
         if not self.has(ModelEnd):
             return answer, None
         [message] = _copied([answer.message])
@@ -235,10 +235,10 @@ async def hooks_of_turn(
     hooks: Sequence[Hook[Any]], toolbox: ToolBox, context: Context, agent: AgentSpec, request: TurnRequest,
     journal: Journal,
 ) -> Hooks | None:  # fmt: skip
-    """Let the hooks see the input of a turn, and return them; None if there are none.
+    """Run the hooks for the input of a turn, and return all hooks; None if there are none.
 
-    ``request`` then has the input that the turn has: what hooks have replaced stays replaced in later attempts. Raises
-    ``TurnFailed`` if one blocks the turn.
+    ``request`` then has the turn's final input: replacements by hooks also apply to later attempts. Raises
+    ``TurnFailed`` if a hook blocks the turn.
     """
     request.messages = input_of(journal.entries, request.messages)
     if not hooks:
@@ -249,7 +249,7 @@ async def hooks_of_turn(
 
 
 class HookedProvider:
-    """A provider whose calls run the hooks. Time limits of the service do not count their time.
+    """A provider whose calls run the hooks. Their time does not count towards the time limits of the service.
 
     With ``fixed``, hooks cannot replace anything of a request.
     """
@@ -262,7 +262,7 @@ class HookedProvider:
         self.name = provider.name
 
     def stream(self, request: ModelRequest) -> Any:
-        """Return a call, which only goes ``into`` an outlet."""
+        """Return a call; it supports only ``into``."""
         return _HookedCall(self, request)
 
     async def aclose(self) -> None:
@@ -284,7 +284,10 @@ class _HookedCall:
         return getattr(self._stream, "counted", Usage())
 
     async def into(self, outlet: Outlet) -> StepResult:
-        """Make the call, and return its answer as the hooks let it pass. Raises as ``Provider.stream`` does."""
+        """Make the call, and return its answer as changed by the hooks.
+
+        Raises as ``Provider.stream`` does, and ``TurnFailed``.
+        """
         hooks, meter = self._hooked.hooks, self._hooked.meter
         step = outlet.step if isinstance(outlet, StepEvents) else 0
         with _pausing(outlet):
@@ -318,7 +321,7 @@ class _HookedCall:
 
 
 class _Held:
-    """An outlet that keeps an answer back until the hooks have agreed to it."""
+    """An outlet that holds an answer back until the hooks have accepted it."""
 
     full = False
 
@@ -328,16 +331,16 @@ class _Held:
 
     @property
     def step(self) -> int:
-        """The step whose answer it keeps back."""
+        """The step whose answer it holds back."""
         return getattr(self._outlet, "step", 0)
 
     @property
     def received(self) -> int:
-        """How many bytes of the answer have come."""
+        """How many bytes of the answer have arrived."""
         return getattr(self._outlet, "received", 0)
 
     def append(self, increment: Increment) -> None:
-        """Keep an increment. The time limits of the call hear it."""
+        """Keep an increment. It counts as received for the time limits of the call."""
         self._held.append(increment)
         if isinstance(self._outlet, StepEvents):
             self._outlet.heard = True
@@ -348,7 +351,7 @@ class _Held:
         """Return at once: the size of an answer is limited elsewhere."""
 
     async def release(self, text: str | None) -> None:
-        """Pass everything on, with another text if there is one."""
+        """Pass everything on, with ``text`` in place of the original text if given."""
         outlet, replaced = self._outlet, text is not None
         if isinstance(outlet, StepEvents):
             outlet.held = 0
@@ -361,7 +364,7 @@ class _Held:
 
 @contextmanager
 def _pausing(outlet: Outlet) -> Generator[None]:
-    """Do not count the time of hooks towards the time limits of a call."""
+    """Exclude the time of hooks from the time limits of a call."""
     if not isinstance(outlet, StepEvents):
         yield
         return
@@ -378,14 +381,14 @@ def _raise_blocked(verdict: Verdict | None) -> None:
 
 
 def _with_text(parts: Sequence[Part], text: str) -> list[Part]:
-    """Return the parts with this text in the place of the first text, and without the others."""
+    """Return the parts with the first text replaced by this one, and the other texts removed."""
     place = next((n for n, part in enumerate(parts) if isinstance(part, Text)), len(parts))
     before, after = parts[:place], parts[place:]
     return [*before, Text(text), *(part for part in after if not isinstance(part, Text))]
 
 
 def _copied(messages: Sequence[Message]) -> list[Message]:
-    """Copies, so that a hook changes nothing by accident."""
+    """Return copies, so that a hook does not change the originals by accident."""
     return msgspec.convert(msgspec.to_builtins(messages), list[Message])
 
 
@@ -394,7 +397,7 @@ def _plain(value: Any) -> Any:
 
 
 def _checked(moment: Moment, verdict: object, *, fixed: bool = False) -> Verdict | None:
-    """Return what a hook returned, with values as the turn takes them. Raises if it cannot be used here."""
+    """Return a hook's verdict with its values converted for the turn. Raises if it is invalid here."""
     if verdict is None:
         return None
     if isinstance(verdict, Replace):
@@ -414,7 +417,7 @@ def _checked(moment: Moment, verdict: object, *, fixed: bool = False) -> Verdict
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"text is expected, not {type(value).__name__}")
-    value.encode()  # half a character could not be stored
+    value.encode()  # lone surrogates cannot be stored
     return value
 
 

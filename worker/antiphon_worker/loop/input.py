@@ -35,8 +35,8 @@ _NAME = re.compile(r"\{([^\W\d]\w*)\}")
 class Rules(Struct, frozen=True):
     """The rules of an agent, in addition to those of its tools.
 
-    ``own`` is the rule of the agent itself. ``sent`` is that of an agent that came with the turn to an App: it may
-    let more calls wait, but a call that waits without it is not approved because ``sent`` says so.
+    ``own`` is the rule of the agent itself. ``sent`` is the rule of an inline agent for the tools of an App: it may
+    make more calls wait, but cannot approve calls that wait regardless of it.
     """
 
     own: ApprovalRule = ApprovalRule()
@@ -44,10 +44,10 @@ class Rules(Struct, frozen=True):
 
 
 class ChildTurns(Protocol):
-    """The child turns of a turn."""
+    """The child turns of one turn."""
 
     def begun(self, call_id: str) -> str:
-        """Return the name of the agent that runs for a call, or ''."""
+        """Return the name of the agent that was started for a call, or ''."""
         ...
 
     async def ask(self, tool: ChildTool, text: str, context: Context) -> str:
@@ -64,13 +64,13 @@ class LoopInput(Struct):
 
     ``window`` selects the part of the session's history that becomes ``history``. ``notes`` are sent between the
     history and the new messages, and are not stored. ``tools`` and ``caller_tools`` are the tools that the model may
-    call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
-    models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
-    uses, and knows its limits. ``cache_key`` is the session's id. ``hooks`` are None for a turn
-    without any, and ``transfers`` for an agent without hand-offs, whose tools are among ``tools``. ``children``
-    run the agents that tools, the model or a function call: None without such tools, until the first one runs.
-    ``files`` are those that the session stores. ``charge`` makes a provider one whose calls budgets pay for: the calls
-    of a turn function.
+    call, and ``rules`` determine which calls wait for an approval. ``timeouts`` apply to the model calls, and
+    ``fallback`` has the models that answer if this one fails. Calls wait at ``gate`` for rate limits. ``meter``
+    counts what the turn uses against its limits. ``cache_key`` is the session's id. ``hooks`` is None for a turn
+    without hooks, and ``transfers`` for an agent without hand-offs; the tools of hand-offs are among ``tools``.
+    ``children`` runs the agents that the model, tools or a function call; without agents among the tools, it is None
+    until the first one runs. ``files`` are the session's stored files. ``charge`` wraps the provider of a turn
+    function's model calls: for budgets, kept requests, or both.
     """
 
     model: str
@@ -99,7 +99,7 @@ class LoopInput(Struct):
     charge: Callable[[Provider], Provider] | None = None
 
     def running_children(self) -> ChildTurns:
-        """Return the children of the turn, which may be the first ones."""
+        """Return the children of the turn; create them on first use."""
         if self.children is None:
             assert self.begin_children is not None
             self.children = self.begin_children()
@@ -125,8 +125,8 @@ def loop_input(
 ) -> LoopInput:
     """Return the input of a turn, without the history.
 
-    Parameters of the turn override those of the agent. ``system`` is the own system prompt of the turn or its session,
-    which overrides the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a
+    Parameters of the turn override those of the agent. ``system`` is the system prompt of the turn or its session,
+    and overrides the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a
     client-side tool has the name of another tool.
     """
     params = {**agent.params, **turn.params}
@@ -166,9 +166,9 @@ def fill_prompt(prompt: str, variables: Mapping[str, Any]) -> str:
 def stamp(
     asked: Sequence[Message], said: Sequence[Message], turn_id: str, asked_at: int, author: str | None = None
 ) -> list[Message]:
-    """Set the ids of a turn's messages before they are stored, the time of its input, and the agent of its answers.
+    """Set the ids of a turn's messages, the time of its input and the agent of its answers, before they are stored.
 
-    The input was said when the turn was submitted. The loop has set the time of what came after it.
+    The time of the input is that of the submission. The loop has set the times of the later messages.
     """
     for message in asked:
         message.created = message.created or asked_at
@@ -176,11 +176,11 @@ def stamp(
     for number, message in enumerate(messages, 1):
         message.id = f"{turn_id}.{number}"
         message.turn_id = turn_id
-        message.created = message.created or now_ms()  # where an older release wrote the journal
+        message.created = message.created or now_ms()  # if an older release wrote the journal
         if message.role == "assistant":
             message.agent = message.agent or author
     for message in asked:
-        message.in_charge = None  # only a hand-off says this
+        message.in_charge = None  # only a hand-off sets this
     return messages
 
 

@@ -11,18 +11,19 @@ accepted by ``journal.append`` survive a crash of this process, events in the si
   ``ToolStarted`` entry, and the model is told that it is unknown whether they ran.
 - Tool calls are run if the model stopped for them (``tool_use``, or ``end`` from servers that do not distinguish the
   two). If the answer was cut off (``max_tokens``, a filter, a refusal), they are not run: each gets an error result
-  that says so, and the turn ends with that stop reason.
+  with that reason, and the turn ends with that stop reason.
 - After ``max_steps`` model calls, or at another limit of the ``Meter``, the turn ends: with the stop reason ``limit``
   if the last answer has text, else with ``StepLimitReached`` or ``LimitReached``. The calls of the last answer are not
   run, because the model would not see their results. A stop condition ends the turn after them.
-- A model that is given up is followed by the next one of the agent's fallbacks, which goes on with the turn. What it
-  said in its last step is withdrawn, as in a retry.
+- If a model is given up, the agent's next fallback continues the turn. The output of its last step is withdrawn, as
+  in a retry.
 - Calls that wait for a decision (an approval, or the result of a client-side tool) do not run, and others may sleep.
   When the rest of their step has results, the loop ends with ``Suspended``. It continues from the journal with the
-  decisions: rejected calls and results of the caller are recorded, the others run, and then the model is called.
-- With a schema, the answer must match it. The first answer that does not is written to the journal as rejected, and the
-  model is called once more, one step beyond ``max_steps`` if need be. The second one raises ``InvalidOutput``, and so
-  does one that was cut off in a tool call. A rejected answer and the request to correct it are not in the result.
+  decisions: rejected calls and results from the client are recorded, the others run, and then the model is called.
+- With a schema, the answer must match it. The first answer that does not is written to the journal as rejected, and
+  the model is called once more, one step beyond ``max_steps`` if need be. A second mismatch raises ``InvalidOutput``,
+  and so does an answer that was cut off in a tool call. A rejected answer and the request to correct it are not in
+  the result.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
 
 
 class LoopResult(Struct):
-    """The result of a turn. ``messages`` are the assistant and tool messages in order, without the input, and what the
-    turn was steered with, each in its place. ``usage`` is that of all ``steps`` (model calls).
+    """The result of a turn.
+
+    ``messages`` are the assistant and tool messages and the steering messages in order, without the input. ``usage``
+    is the total of all ``steps`` (model calls).
     """
 
     messages: list[Message]
@@ -112,7 +115,7 @@ class LoopResult(Struct):
 
 
 class Suspended(Struct):
-    """The turn waits for decisions about these calls, and for the end of these sleeps. All other calls have results."""
+    """The turn waits for decisions about these calls and for the end of these waits. Other calls have results."""
 
     calls: list[OpenCall | Wait]
 
@@ -123,9 +126,9 @@ async def run_loop(
 ) -> LoopResult | Suspended:  # fmt: skip
     """Run a turn until the model has answered, or continue a turn that an earlier attempt began.
 
-    ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. ``decisions``, by the ids of the calls,
-    are those of the last suspension. ``history`` shortens ``inp.history`` where the model refuses its length. Raises
-    the errors of provider, journal and meter, ``StepLimitReached`` and ``InvalidOutput``; errors of tools do not raise.
+    ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. ``decisions`` are those of the last
+    suspension, by call id. ``history`` shortens ``inp.history`` if the model refuses its length. Raises the errors of
+    provider, journal and meter, ``StepLimitReached`` and ``InvalidOutput``; errors of tools do not raise.
     """
     own = toolbox.offering(inp.tools)
     return await _Loop(provider, inp, own, journal, sink, context, decisions or {}, history).run()
@@ -171,7 +174,7 @@ class _Loop:
             if last and _ends_turn(last.entry):
                 return self._finish(last, last.entry.stop_reason)
             if last and self.decisions and last.open_calls:
-                await self.calls.take(last)  # also where a limit was reached meanwhile
+                await self.calls.take(last)  # even if a limit was reached in the meantime
             if reached := self._reached() if last else self.meter.reached():
                 return self._finish_at_limit(last, reached)
             if last:
@@ -184,7 +187,7 @@ class _Loop:
             await self._call_model(len(self.steps) + 1)
 
     def _reached(self) -> AgentError | None:
-        """Return the limit that leaves no room for another model call."""
+        """Return the limit that prevents another model call, or None."""
         if len(self.steps) >= self._most_steps:
             return StepLimitReached(
                 f"The turn used all its {self.inp.max_steps} steps without an answer: raise max_steps."
@@ -236,7 +239,7 @@ class _Loop:
             raise wrong
 
     def _hold_to_limits(self, number: int, answer: StepResult) -> None:
-        """Raise ``LimitReached`` for an answer that is not to be kept. What it used is counted."""
+        """Raise ``LimitReached`` for an answer that must not be kept. Its usage is counted."""
         try:
             check_answer(answer.message)
         except LimitReached:
@@ -247,7 +250,7 @@ class _Loop:
     def _misfit(self, entry: StepEntry, expected: ExpectedOutput) -> InvalidOutput | None:
         """Read the answer of a step according to the schema. Marks it as rejected if the model may correct it.
 
-        Returns the error if it does not match, and may not be corrected.
+        Returns the error if it does not match and may not be corrected.
         """
         if not _ends_turn(entry):
             return None
@@ -270,7 +273,7 @@ class _Loop:
         return self.inp.max_steps + self._corrected
 
     async def _ask_each(self, number: int, fallback: Fallback) -> StepResult:
-        """Call the model, and where it is given up the next one of the agent's fallbacks."""
+        """Call the model; if it is given up, call the agent's next fallback."""
         while True:
             try:
                 return await self._ask(number)
@@ -285,7 +288,7 @@ class _Loop:
                 await self.journal.checkpoint()
 
     async def _ask(self, number: int) -> StepResult:
-        """Call the model, again with less if it refuses the length. Each increment becomes an event at once.
+        """Call the model, again with less history if it refuses the length. Increments become events immediately.
 
         Waits only while the sink is full.
         """
@@ -349,7 +352,7 @@ class _Loop:
         return self._finish(last, "limit", getattr(reached, "limit", "steps"))
 
     def _finish(self, last: Step, stop_reason: StopReason, limit: str | None = None) -> LoopResult:
-        """Return the result. Calls that will not be run get an error result that says why."""
+        """Return the result. Calls that will not be run get an error result with the reason."""
         for call in last.open_calls:
             result = result_of_open(call, last, stop_reason, limit)
             last.results[call.call_id] = result
@@ -372,10 +375,10 @@ class _Loop:
 
 
 def _ends_turn(entry: StepEntry) -> bool:
-    """Return False if the answer is to be corrected, if tools must be run, or if the provider must be called again.
+    """Return False if the answer must be corrected, if tools must be run, or if the provider must be called again.
 
-    The last is to finish its own tools: its stop reason is then ``tool_use``, and the message has items of the provider
-    but no tool calls.
+    The provider is called again to finish its own tools: its stop reason is then ``tool_use``, and the message has
+    items of the provider but no tool calls.
     """
     message = entry.message
     if entry.rejected:
@@ -386,6 +389,6 @@ def _ends_turn(entry: StepEntry) -> bool:
 
 
 def _own_word(answer: StepResult) -> str:
-    """Return the model service's own stop reason, where it differs from ours."""
+    """Return the model service's own stop reason if it differs from ours, else ''."""
     raw = answer.raw_stop_reason or ""
     return "" if raw == answer.stop_reason else raw

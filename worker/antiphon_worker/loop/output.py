@@ -1,4 +1,4 @@
-"""Structured output of a turn: reads answers as the schema requires, and publishes the part that has arrived."""
+"""Reads structured answers of a turn by their schema, and publishes partial values as they arrive."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _OF_NUMBERS = "0123456789+-.eE"
 
 
 class ExpectedOutput:
-    """What the answer of a turn must be."""
+    """The output that a turn requires."""
 
     def __init__(self, spec: OutputSpec) -> None:
         self._spec = spec
         self._schema = spec.schema if spec.whole is None else spec.whole
 
     def read(self, text: str) -> Any:
-        """Return the value of an answer. Raises ``InvalidOutput``, which says what does not match."""
+        """Return the value of an answer. Raises ``InvalidOutput`` with the mismatches."""
         value = read_json(text)
         if self._spec.wrapped and not _is_wrapped(value):
             value = {WRAPPED: value}
@@ -44,7 +44,7 @@ class ExpectedOutput:
         return value[WRAPPED] if self._spec.wrapped else value
 
     def read_part(self, text: str) -> Any:
-        """Return the value of the beginning of an answer. Raises ``ValueError`` if there is none yet.
+        """Return the value of an incomplete answer. Raises ``ValueError`` if there is none yet.
 
         The last string may be incomplete; a number at the end is left out, because more digits may come.
         """
@@ -68,7 +68,7 @@ class ExpectedOutput:
 
 
 class OutputEvents(StepEvents):
-    """``StepEvents`` of a turn with a schema: publishes partial values beside the text."""
+    """``StepEvents`` of a turn with a schema: publishes partial values in addition to the text."""
 
     def __init__(self, step: int, provider: str, sink: Sink, expected: ExpectedOutput) -> None:
         super().__init__(step, provider, sink)
@@ -86,7 +86,7 @@ class OutputEvents(StepEvents):
                 self._publish()
 
     def withdraw(self, reason: str) -> None:
-        """Let readers drop the answer. Partial values begin again."""
+        """Withdraw the answer from readers. Partial values start again."""
         super().withdraw(reason)
         self._pieces, self._length, self._published_at, self._last = [], 0, 0, None
 

@@ -118,14 +118,14 @@ async def _run(
 
 
 def _hooked(provider: Provider, inp: LoopInput, hooks: Hooks) -> Provider:
-    """Return the provider with the hooks of the turn, and let those that take its place have them too."""
+    """Return the provider with the hooks of the turn, and add them to its fallbacks."""
     if inp.fallback is not None:
         inp.fallback = inp.fallback.through(lambda one: HookedProvider(one, hooks, inp.meter))
     return HookedProvider(provider, hooks, inp.meter)
 
 
 def _check_continues(history: Sequence[Message]) -> None:
-    """Raise ``UsageError`` if a turn without an input has nothing to answer."""
+    """Raise ``UsageError`` if a turn without input has nothing to answer."""
     if not history or history[-1].role == "assistant":
         raise UsageError(
             "The input is empty, and the history does not end with a question or with results of tools: submit text, "
@@ -134,7 +134,7 @@ def _check_continues(history: Sequence[Message]) -> None:
 
 
 class TimeLimit:
-    """Cancels the block after this many seconds, and raises ``over``, by default ``TurnFailed``: ``turn_timed_out``."""
+    """Cancels the block after this many seconds and raises ``over``; default: ``TurnFailed`` (``turn_timed_out``)."""
 
     def __init__(self, seconds: float | None, over: AgentError | None = None) -> None:
         self._seconds = seconds

@@ -1,9 +1,9 @@
-"""The part of its session's history that a turn sends, and what is left out where the model refuses its length.
+"""Selects the part of the session's history that a turn sends, and shortens it if the model refuses its length.
 
 A model's limit becomes known with its first refusal. It is kept with the provider in this process, and later turns
-select their history by it as by a ``Window``. So a session that outgrows its model costs a refused call once, and again
-in another process; refused calls are not billed. What a turn sends after a refusal or a new summary is journalled with
-its next step, so that the turn sends the same after a crash.
+select their history by it as by a ``Window``. So a session that outgrows its model costs one refused call in each
+process; refused calls are not billed. What a turn sends after a refusal or a new summary is journalled with its next
+step, so that the turn sends the same after a crash.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CUT = "\n[The result had {size:,} characters. The rest was left out, because the
 
 
 class Context(Struct, frozen=True):
-    """The context of a model: how many tokens it accepts, and how many it counts for one that we estimate.
+    """The context of a model: how many tokens it accepts, and how many it counts for each token that we estimate.
 
-    If the service named no number, ``tokens`` are those that we estimate, and ``per_estimate`` is None.
+    If the service did not state a limit, ``tokens`` is an estimate, and ``per_estimate`` is None.
     """
 
     tokens: int
@@ -46,9 +46,9 @@ _contexts: WeakKeyDictionary[Provider, dict[str, Context]] = WeakKeyDictionary()
 
 
 class SentHistory:
-    """What a turn sends of its session's history. ``visible`` is that of its last request.
+    """The part of the session's history that a turn sends. ``visible`` is that of its last request.
 
-    ``results_cut`` says that the turn's own results of tools are cut short as well.
+    ``results_cut``: the turn's own tool results are cut short as well.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SentHistory:
     async def shorten(
         self, step: int, error: ContextTooLong, model: ModelChoice, sent: Sequence[Message]
     ) -> ContextReduced:
-        """Leave out older turns, with a new summary if the agent has one; then all of them; then cut results of tools.
+        """Omit older turns, with a new summary if the agent uses summaries; then all of them; then cut tool results.
 
         ``sent`` are the messages of the refused request. Raises ``error`` with the sizes if nothing is left to omit.
         """
@@ -97,7 +97,7 @@ class SentHistory:
         return reduced
 
     def unsaved(self) -> SentPart | None:
-        """Return what a continued turn must know to send the same, for the first step after it changed."""
+        """Return what a continued turn needs to send the same, once after each change; otherwise None."""
         if not self._unsaved:
             return None
         self._unsaved, visible, new = False, self.visible, self.visible.summary
@@ -107,7 +107,7 @@ class SentHistory:
         return part
 
     def _sent_by(self, entries: Sequence[JournalEntry]) -> SentPart | None:
-        """Return what the agent in charge has sent last, if the journal has it. Counts the summaries of the others."""
+        """Return what the agent in charge sent last, if the journal has it. Counts summaries of earlier agents."""
         sent, step = None, 0
         for entry in entries:
             if isinstance(entry, StepEntry) and entry.sent is not None:
@@ -136,7 +136,7 @@ class SentHistory:
         return [summary.message] if summary else []
 
     async def _drop(self, context: Context, own: Sequence[Message]) -> int:
-        """Send less of the history, so that it fits into the context together with the turn's own messages."""
+        """Shorten the history to fit into the context with the turn's own messages; return by how many messages."""
         before = self.visible
         self._loaded.summary = before.summary or self._loaded.summary
         self._loaded.counted = None  # the refusal is newer
@@ -165,7 +165,7 @@ class SentHistory:
 
 
 def cut_results(messages: Sequence[Message]) -> tuple[list[Message], int]:
-    """Return the messages with long results of tools cut short, and how many results these are."""
+    """Return the messages with long tool results cut short, and the number of cut results."""
     cut = 0
 
     def part_of(part: object) -> object:
@@ -199,7 +199,7 @@ def _too_long(error: ContextTooLong, model: str, own: Sequence[Message]) -> Cont
 def _learn(model: ModelChoice, error: ContextTooLong, estimated: int) -> Context:
     """Return the model's context, and keep it for the next turns.
 
-    The size in bytes (413) that a service refused is kept by no model: its tokens may be few.
+    A size in bytes that a service refused (413) is not kept: it may have few tokens.
     """
     if error.limit:
         tokens, per_estimate = int(error.limit * SHARE_OF_LIMIT), (error.tokens or 0) / max(estimated, 1)

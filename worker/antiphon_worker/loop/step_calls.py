@@ -43,9 +43,9 @@ RULE_SECONDS = 60.0
 
 
 class Gate:
-    """Returns for each call whether it needs a decision: for an approval, or for a result from the caller.
+    """Determines which calls need a decision: an approval, or a result from the client.
 
-    Of the calls in ``steps``, those of the workers' tools beyond ``max_tool_calls`` are not run.
+    Calls of the workers' tools in ``steps`` beyond ``max_tool_calls`` are not run.
     """
 
     def __init__(self, toolbox: ToolBox, inp: LoopInput, steps: Sequence[Step]) -> None:
@@ -66,12 +66,12 @@ class Gate:
         return call.name in self._caller_tools
 
     async def waiting(self, calls: Sequence[ToolCall], opened: Collection[str]) -> list[OpenCall]:
-        """Return those of the calls that wait. Of those in ``opened``, which wait for certain, no rule is asked."""
+        """Return the calls that wait. Those in ``opened`` are known to wait: no rule is asked about them."""
         found = await asyncio.gather(*(self._waits(call, call.call_id in opened) for call in calls))
         return [one for one in found if one is not None]
 
     def refusal(self, call: ToolCall) -> str:
-        """Return why a call is not run: the turn's limit, or wrong arguments for a tool of the caller. '' if it is."""
+        """Return why a call is not run (the turn's limit, or wrong arguments for a client-side tool), or ''."""
         tool = self._caller_tools.get(call.name)
         if tool is None:
             return beyond(self._most, call.call_id, self._steps, self._uncounted)
@@ -94,7 +94,7 @@ class Gate:
         return None
 
     def _for_approval(self, tool: AnyTool, call: ToolCall, *, required: bool) -> OpenCall:
-        """The time limit is the tool's, else that of its agent."""
+        """Return the call that waits for an approval. Its time limit is that of the tool, else of the agent."""
         own, sent = self._rules.own, self._rules.sent
         limit = next((one for one in (tool.approval, own) if one.seconds is not None), None)
         if limit is None and sent.seconds is not None:
@@ -104,7 +104,7 @@ class Gate:
         return _opened(call, "approval", limit and limit.seconds, limit.at_limit if limit else "reject")
 
     async def _says(self, rule: ApprovalRule, call: ToolCall, given: Any) -> bool:
-        """Whether the rule wants a decision about the call. A rule that fails, or takes too long, wants one."""
+        """Return whether the rule requires a decision about the call. So does a rule that fails or takes too long."""
         if isinstance(rule.rule, bool):
             return rule.rule
         if isinstance(rule.rule, tuple):
@@ -123,9 +123,9 @@ class Gate:
 
 
 def beyond(most: int | None, call_id: str, steps: Sequence[Step], others: Container[str] = ()) -> str:
-    """Return why a call is beyond the most that the turn may make, '' if it is not. Calls of ``others`` do not count.
+    """Return why a call exceeds the turn's limit of tool calls, or ''. Calls of ``others`` do not count.
 
-    The order of the calls decides, so that it is the same in every attempt.
+    The order of the calls decides, so that the result is the same in every attempt.
     """
     if most is None:
         return ""
@@ -136,20 +136,20 @@ def beyond(most: int | None, call_id: str, steps: Sequence[Step], others: Contai
 
 
 def _fits(tool: AnyTool, call: ToolCall) -> bool:
-    """False if the call cannot run: nobody needs to approve it, and the model is told why."""
+    """Return False if the call cannot run: it then needs no approval, and the model gets the reason."""
     if call.invalid:
         return False
     try:
         tool.bind(call.arguments, Context())
     except ToolArgumentsInvalid:
         return False
-    except BaseException:  # noqa: BLE001 - a type of the tool's own may raise anything; then it does so in the call
+    except BaseException:  # noqa: BLE001 - a type of the tool's own may raise anything; the call then raises it too
         return True
     return True
 
 
 def _copied(given: Any) -> Any:
-    """A copy, so that a rule cannot change what is run."""
+    """Return a copy, so that a rule cannot change what is run."""
     kind = ToolCall if isinstance(given, ToolCall) else dict[str, Any]
     return msgspec.convert(msgspec.to_builtins(given), kind)
 
@@ -159,14 +159,14 @@ def _opened(call: ToolCall, kind: Any, seconds: float | None, at_limit: AtLimit)
 
 
 def as_approved(call: ToolCall, decision: Decision | None) -> ToolCall:
-    """Return the call as it was approved: with the arguments of whoever approved it, if there are any."""
+    """Return the call as approved: with the arguments of the decision, if it has any."""
     if decision is None or decision.arguments is None:
         return call
     return ToolCall(call.call_id, call.name, decision.arguments)
 
 
 def told(result: ToolResult, decision: Decision | None) -> ToolResult:
-    """Return the result for the model: it learns that a call ran with other arguments than its own."""
+    """Return the result for the model, with a note if the call ran with arguments other than its own."""
     if decision is None or decision.arguments is None:
         return result
     text = msgspec.json.encode(decision.arguments).decode()
@@ -184,7 +184,7 @@ UNKNOWN_WHETHER_RUN = (
 
 
 class StepCalls:
-    """The tool calls of a turn. ``decisions``, by the ids of the calls, are those of the last suspension.
+    """The tool calls of a turn. ``decisions`` are those of the last suspension, by call id.
 
     ``room`` is entered for each call that runs.
     """
@@ -207,14 +207,14 @@ class StepCalls:
         self.decisions = decisions
         self.room = room
         self.hooks, self.transfers = gate.hooks, gate.transfers
-        self._durable: dict[str, list[DurableEntry]] | None = None  # what the journal has of earlier attempts
+        self._durable: dict[str, list[DurableEntry]] | None = None  # the journal's earlier entries
         self._writing = asyncio.Lock()
         self.variables = plain_variables(context.variables)  # the values in the journal
 
     async def take(self, step: Step) -> None:
-        """Record the results of the calls of a step that do not run: most of all those that a decision gives.
+        """Record the results of a step's calls that do not run, mainly those given by decisions.
 
-        Raises ``UnknownTool`` if a call that has waited needs a tool that is not here.
+        Raises ``UnknownTool`` if a call that has waited needs a tool that this worker lacks.
         """
         await self.journal.checkpoint()
         for call in step.to_run(self.decisions):
@@ -231,9 +231,9 @@ class StepCalls:
             await self._record(step, known)
 
     async def run(self, step: Step) -> list[OpenCall | Wait]:
-        """Give each call of a step its result, and return what the others wait for: decisions, and then sleeps.
+        """Run the calls of a step, and return what the others wait for: decisions, then sleeps and other waits.
 
-        A hand-off is run when all others have results. Raises ``HandOff`` after it.
+        A hand-off runs when all other calls have results. Raises ``HandOff`` after it.
         """
         await self.take(step)
         if self.hooks is not None and self.hooks.has(ToolStart):
@@ -254,7 +254,7 @@ class StepCalls:
         return [*waiting, *sleeping]
 
     async def _ask_hooks(self, step: Step, hooks: Hooks) -> None:
-        """Ask the hooks about the calls that may start now. What they decide is asked once if the journal has it."""
+        """Ask the hooks about the calls that may start now. A decision in the journal is not asked for again."""
         number = step.entry.step
         known = {*step.hooked, *step.opened, *step.slept, *step.begun}
         calls = [call for call in step.open_calls if call.call_id not in known and not call.invalid]
@@ -269,13 +269,13 @@ class StepCalls:
             await self._record(step, results)
 
     async def _ended(self, call: ToolCall, result: ToolResult, step: int) -> ToolResult:
-        """Return a result as hooks let it pass."""
+        """Return a result as changed by the hooks."""
         if self.hooks is None:
             return result
         return self.toolbox.shortened(await self.hooks.tool_ended(call, result, step))
 
     def _without_running(self, step: Step, call: ToolCall) -> ToolResult | None:
-        """Return the result of a call that must not run (again), or None for the others."""
+        """Return the result of a call that must not run (again), or None if it may run."""
         if call.call_id in step.started:
             return error_result(call, UNKNOWN_WHETHER_RUN)
         decision = self._decision(step, call.call_id)
@@ -302,7 +302,7 @@ class StepCalls:
         return await self.gate.waiting(undecided, step.opened | asked)
 
     async def _run_side_by_side(self, step: Step, calls: list[ToolCall]) -> list[Wait]:
-        """Run calls in parallel, and write each result to the journal. Returns the sleeps of those that wait."""
+        """Run calls in parallel, and write each result to the journal. Returns the waits of suspended calls."""
         number = step.entry.step
         starting = self._starting(step, calls)
         if starting:
@@ -358,7 +358,7 @@ class StepCalls:
             await self.journal.append(entries, events)
 
     def _starting(self, step: Step, calls: list[ToolCall]) -> list[ToolStarted]:
-        """What the journal has to know of these calls before they start."""
+        """Return the entries to journal before these calls start."""
         approved = step.opened - step.begun
         return [
             ToolStarted(step.entry.step, call.call_id, again=not once)
@@ -367,7 +367,7 @@ class StepCalls:
         ]
 
     async def _run_tool(self, running: RunningCall, durable: Durable) -> ToolResult | None:
-        """Run a call. Returns None if it sleeps."""
+        """Run a call. Returns None if it waits."""
         call, result = running.call, None
         async with self.room:
             with running, suppress(CallWaits):
@@ -427,7 +427,7 @@ async def _cancel(tasks: set[asyncio.Task[ToolResult | None]]) -> None:
 
 
 def result_of_open(call: ToolCall, step: Step, stop_reason: StopReason, limit: str | None) -> ToolResult:
-    """Return the result of a call that its turn leaves open."""
+    """Return the error result of a call that its turn leaves without a result."""
     if call.call_id in step.started:
         reason = UNKNOWN_WHETHER_RUN
     elif limit == "steps":

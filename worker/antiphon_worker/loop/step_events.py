@@ -34,11 +34,11 @@ class Sink(Protocol):
         ...
 
     def text(self, step: int, text: str) -> None:
-        """Accept a piece of the answer's text. Like ``put(TextDelta(…))``, but without creating the event."""
+        """Accept a piece of the answer's text, like ``put(TextDelta(…))`` without creating the event."""
         ...
 
     def said(self) -> str:
-        """Return the text that the model has begun and no finished step holds."""
+        """Return the text of the answer so far that is not yet in a finished step."""
         ...
 
     @property
@@ -58,9 +58,9 @@ class StepEvents:
         self._sink = sink
         self.drain = sink.drain
         self.paused = False  # hooks run: the service is not late
-        self.held = 0  # bytes of the answer that hooks have not agreed to yet
-        self.heard = False  # a piece has come since somebody set it to False
-        self._size = 0  # in bytes, of what has come without text
+        self.held = 0  # bytes of the answer that hooks have not accepted yet
+        self.heard = False  # a piece has come since it was last set to False
+        self._size = 0  # bytes received, without the text
 
     @property
     def full(self) -> bool:
@@ -79,7 +79,7 @@ class StepEvents:
             self._sink.put(self._event_of(increment))
 
     def withdraw(self, reason: str) -> None:
-        """Let readers drop what they have read of the answer."""
+        """Withdraw the part of the answer that readers have received."""
         self._sink.put(withdrawn(self.step, reason))
 
     def _event_of(self, increment: Increment) -> Event:
@@ -101,7 +101,7 @@ class StepEvents:
 
 
 class Discarded:
-    """An outlet for callers that need only the result of a call, which is complete."""
+    """An outlet for callers that need only the complete result of a call."""
 
     full = False
 
@@ -113,7 +113,7 @@ class Discarded:
 
 
 def withdrawn(step: int, reason: str) -> TurnRetrying:
-    """Return the event with which readers drop the deltas of a step."""
+    """Return the event that makes readers drop the deltas of a step."""
     return TurnRetrying(step=step, reason=reason, code="withdrawn")
 
 
@@ -144,7 +144,7 @@ async def _forwarded(stream: AsyncIterator[Increment], outlet: Outlet) -> StepRe
 
 
 def check_answer(message: Message) -> None:
-    """Raise ``LimitReached`` for an answer that is too large to keep, or asks for too many or too large calls.
+    """Raise ``LimitReached`` for an answer that is too large to keep, or has too many or too large calls.
 
     >>> check_answer(Message.assistant("Hello"))
     """
@@ -169,7 +169,7 @@ def _check_call(call: ToolCall) -> None:
 
 
 def check_form(answer: StepResult | ModelAnswer) -> None:
-    """Raise ``TurnFailed`` for an answer whose JSON would be unreadable."""
+    """Raise ``TurnFailed`` for an answer whose JSON could not be decoded."""
     try:
         msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
     except msgspec.ValidationError as exc:

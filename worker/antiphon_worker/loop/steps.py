@@ -1,4 +1,4 @@
-"""The entries of a turn's journal, and the steps that they form."""
+"""The entries of a turn's journal, and the steps they form."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REPAIR = "Your answer is unusable: {reason} Answer again, with nothing but JSON 
 
 
 class SentPart(Struct, omit_defaults=True):
-    """What a turn sends of the history after it wrote a summary or was refused for its length: from ``start`` on.
+    """The part of the history, from ``start`` on, that a turn sends after a new summary or a refusal for its length.
 
-    ``summary`` is a new one of the first ``summarized`` messages, and ``usage`` what it took. ``bare``: nothing of the
-    history is sent. ``results_cut``: long results of tools of the turn itself are cut short.
+    ``summary`` is a new summary of the first ``summarized`` messages, and ``usage`` its usage. ``bare``: no history
+    is sent. ``results_cut``: long tool results of the turn itself are cut short.
     """
 
     start: int | None
@@ -35,10 +35,10 @@ class SentPart(Struct, omit_defaults=True):
 
 
 class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
-    """A finished model call. ``rejected`` says why its answer does not match the schema of the turn.
+    """A finished model call. ``rejected`` is why its answer does not match the schema of the turn.
 
     ``fallback`` is the place of the model that answered among the agent's fallbacks, from 1; 0 is the agent's own.
-    ``sent`` is what a continued turn sends of the history, in the first step that sent it.
+    ``sent`` is the part of the history that a continued turn sends; it is set in the first step that sent it.
     """
 
     step: int
@@ -63,8 +63,8 @@ class ToolStarted(Struct, tag="tool_started", tag_field="type", omit_defaults=Tr
 class ToolFinished(Struct, tag="tool_finished", tag_field="type", omit_defaults=True):
     """A tool call with its result. ``variables`` are the session's variables after the call if it changed them.
 
-    ``created`` is when the result came, in ms since 1970; None in entries of older releases. ``decision`` is what was
-    decided about the call, without the result.
+    ``created`` is when the result arrived, in ms since 1970; None in entries of older releases. ``decision`` is the
+    decision about the call, without the result.
     """
 
     step: int
@@ -75,15 +75,15 @@ class ToolFinished(Struct, tag="tool_finished", tag_field="type", omit_defaults=
 
 
 class Steering(Struct):
-    """The part of another turn's request that a turn is steered with: its input."""
+    """The part of another turn's request that steers a turn: its input."""
 
     messages: list[Message]
 
 
 class Steered(Struct, tag="steered", tag_field="type", omit_defaults=True):
-    """The input of another turn, which the next model call is sent. ``created`` is when that turn was submitted.
+    """The input of another turn, to include in the next model call. ``created`` is when that turn was submitted.
 
-    The scripts write it around the request as it was submitted. The version keeps older releases from passing over it.
+    The scripts wrap it around the submitted request. The version prevents older releases from skipping it.
     """
 
     turn_id: str
@@ -101,8 +101,8 @@ class Steered(Struct, tag="steered", tag_field="type", omit_defaults=True):
 class CallsOpened(Struct, tag="calls_opened", tag_field="type"):
     """The calls of a step that wait for decisions, written before the turn is suspended.
 
-    Its ``version`` keeps workers of a release that knows no decisions from running the calls: 3 is that of calls whose
-    tools a function has, which runs the turn.
+    Its ``version`` prevents workers of releases without decisions from running the calls. Version 3 is for calls
+    whose tools belong to a turn function.
     """
 
     step: int
@@ -113,8 +113,8 @@ class CallsOpened(Struct, tag="calls_opened", tag_field="type"):
 class DurableStart(Struct, tag="durable_start", tag_field="type"):
     """A durable step that must not start twice is about to start.
 
-    ``place`` is its number in its ``call``, '' for the function of the turn. The version of these entries keeps workers
-    of older releases, which would run the step again, from continuing the turn.
+    ``place`` is its number in its ``call``, which is '' for the function of the turn. The version of these entries
+    keeps workers of older releases, which would run the step again, from continuing the turn.
     """
 
     step: int
@@ -125,7 +125,7 @@ class DurableStart(Struct, tag="durable_start", tag_field="type"):
 
 
 class DurableSleep(Struct, tag="durable_sleep", tag_field="type"):
-    """A call waits, at most until this time (ms since 1970). ``approval`` is the decision with which it runs."""
+    """A call waits, at most until this time (ms since 1970). ``approval`` is the decision that it runs with."""
 
     step: int
     call: str
@@ -156,7 +156,7 @@ class HookedInput(Struct, tag="hooked_input", tag_field="type"):
 
 
 class HookedCall(Struct, tag="hooked_call", tag_field="type"):
-    """What hooks have changed about a call before it runs: its arguments (None: nothing), or that a person is asked."""
+    """Changes by hooks to a call before it runs: its arguments (None: unchanged), or that it needs an approval."""
 
     step: int
     call_id: str
@@ -166,10 +166,10 @@ class HookedCall(Struct, tag="hooked_call", tag_field="type"):
 
 
 class AnswerBegun(Struct, tag="answer_begun", tag_field="type"):
-    """The service writes the answer of a step in the background, under this id.
+    """The service generates the answer of a step in the background, under this id.
 
-    ``place`` is that of the model among the agent's fallbacks. The version keeps workers of older releases, which would
-    ask for the answer again, from continuing the turn.
+    ``place`` is the model's place among the agent's fallbacks. The version keeps workers of older releases, which
+    would request the answer again, from continuing the turn.
     """
 
     step: int
@@ -179,7 +179,7 @@ class AnswerBegun(Struct, tag="answer_begun", tag_field="type"):
 
 
 class AnswerGone(Struct, tag="answer_gone", tag_field="type"):
-    """The service will not complete the answer of a step: it starts again. ``usage`` is what it charged for it."""
+    """The service will not complete the answer of a step, which starts again. ``usage`` is what it charged."""
 
     step: int
     version: int = 3
@@ -191,11 +191,11 @@ PAID = (StepEntry, AnswerGone)
 
 
 class StepBatched(Struct, tag="step_batched", tag_field="type"):
-    """A model service is to answer a step in a batch, where it is called ``id``, until a time (ms since 1970).
+    """A model service answers a step in a batch, under this ``id``, at most until a time (ms since 1970).
 
-    ``group`` says which service and model, ``place`` is that of the model among the agent's fallbacks, and ``fence``
-    says what holds its part of budgets. The version keeps workers of older releases, which would ask for the answer
-    again, from continuing the turn.
+    ``group`` identifies the service and model, ``place`` is the model's place among the agent's fallbacks, and
+    ``fence`` identifies its hold on budgets. The version keeps workers of older releases, which would request the
+    answer again, from continuing the turn.
     """
 
     step: int
@@ -210,10 +210,10 @@ class StepBatched(Struct, tag="step_batched", tag_field="type"):
 class HandedOver(Struct, tag="handed_over", tag_field="type"):
     """The agent ``target`` continues the turn after the step. ``history`` is what it receives.
 
-    ``after`` says who answers the session's next turns. The turn keeps the ``revision`` of the target: where that
-    becomes known later, or changes, the entry is written again. All agents together may make ``most_steps`` model
-    calls; 0 is no limit. The version keeps workers of older releases, which would let ``source`` continue, from running
-    the turn.
+    ``after`` determines which agent answers the session's next turns. The turn keeps the ``revision`` of the target:
+    if it becomes known later, or changes, the entry is written again. All agents together may make ``most_steps``
+    model calls; 0 means no limit. The version keeps workers of older releases, which would let ``source`` continue,
+    from running the turn.
     """
 
     step: int
@@ -228,10 +228,10 @@ class HandedOver(Struct, tag="handed_over", tag_field="type"):
 
 
 class ChildBegun(Struct, tag="child_begun", tag_field="type"):
-    """A tool call waits for the turn ``child`` of an agent in another session, until a time in ms or for ever.
+    """A tool call waits for the turn ``child`` of an agent in another session, until a time in ms or indefinitely.
 
-    ``seconds`` is how long it waits at most. The version keeps workers of older releases, which do not know what the
-    call waits for, from continuing the turn.
+    ``seconds`` is the longest wait. The version keeps workers of older releases, which do not know what the call
+    waits for, from continuing the turn.
     """
 
     step: int
@@ -246,7 +246,7 @@ class ChildBegun(Struct, tag="child_begun", tag_field="type"):
 
 
 class Routed(Struct, tag="routed", tag_field="type"):
-    """A router has chosen the ``agent`` that the turn begins with, and its ``model``; None for what it asks for itself.
+    """A router has chosen the ``agent`` that the turn begins with, and its ``model``; None: as the turn requested.
 
     The version keeps workers of older releases, which would begin with another agent, from running the turn.
     """
@@ -294,19 +294,19 @@ class Journal(Protocol):
         ...
 
     async def published(self, step: int) -> Published:
-        """Return what readers have of the answer of a step that has not finished."""
+        """Return how much of an unfinished step's answer readers have received."""
         ...
 
     async def checkpoint(self) -> None:
-        """A safe point to stop. May raise a stop signal, or wait while the lease is uncertain."""
+        """Pass a safe point to stop. May raise a stop signal, or wait while the lease is in doubt."""
         ...
 
     async def now(self) -> int:
-        """Return the time of the store in ms since 1970: it is the same on every worker."""
+        """Return the store's time in ms since 1970, which is the same for all workers."""
         ...
 
     async def steered(self, step: int) -> list[Message]:
-        """Return the user's new messages, for the model call ``step``. It is durable when this returns."""
+        """Return the messages that steer the model call ``step``. They are durable when this returns."""
         ...
 
 
@@ -328,7 +328,7 @@ def decode_entry(data: bytes) -> JournalEntry:
 
 
 class Step:
-    """A finished model call, with what it was steered with before, and the results of its tool calls so far."""
+    """A finished model call, with the messages that steered it, and the results of its tool calls so far."""
 
     __slots__ = (
         "approvals",
@@ -353,16 +353,16 @@ class Step:
         self.started: set[str] = set()  # the calls that must not start again
         self.begun: set[str] = set()  # the approved calls that may have started
         self.opened: set[str] = set()  # the calls that wait, or have waited, for a decision
-        self.hooked: dict[str, HookedCall] = {}  # the calls about which hooks have changed something
+        self.hooked: dict[str, HookedCall] = {}  # the calls that hooks have changed
         self.decisions: dict[str, Decision] = {}  # of calls with a result
-        self.created: int | None = None  # when the last result came
-        self.slept: set[str] = set()  # the calls that have begun, and are run again after they have slept
-        self.approvals: dict[str, Decision] = {}  # with which these run
+        self.created: int | None = None  # when the last result arrived
+        self.slept: set[str] = set()  # the calls that sleep, and run again afterwards
+        self.approvals: dict[str, Decision] = {}  # the decisions that these run with
         self.handed = False  # whether another agent continues after this step
         self.withheld = False  # whether the agent in charge is not shown it
 
     def as_hooked(self, call: ToolCall) -> ToolCall:
-        """Return a call with the arguments that hooks have given it."""
+        """Return a call with the arguments set by hooks."""
         hooked = self.hooked.get(call.call_id)
         if hooked is None or hooked.arguments is None:
             return call
@@ -370,7 +370,7 @@ class Step:
 
     @property
     def fallback(self) -> int:
-        """The place of the model that continues among the fallbacks of the agent in charge."""
+        """The place, among the fallbacks of the agent in charge, of the model that continues."""
         return 0 if self.handed else self.entry.fallback
 
     @property
@@ -378,7 +378,7 @@ class Step:
         return [call for call in self.entry.message.tool_calls if call.call_id not in self.results]
 
     def to_run(self, decisions: Mapping[str, Decision]) -> list[ToolCall]:
-        """Return the calls that have waited and still need their tool: those without an answer."""
+        """Return the open calls that have waited and still need their tool, unless a decision answers them."""
         return [
             call
             for call in self.open_calls
@@ -387,16 +387,16 @@ class Step:
         ]
 
     def sleep(self, entry: DurableSleep) -> None:
-        """Note that a call sleeps: it may start again, with the approval that it has."""
+        """Note that a call sleeps: it may start again, with its approval."""
         self.slept.add(entry.call)
         self.started.discard(entry.call)
         if entry.approval is not None:
             self.approvals[entry.call] = entry.approval
 
     def closed(self, decisions: Mapping[str, Decision]) -> list[Message]:
-        """Return the messages of this step of a turn that ends here. A call without a result gets one that is true.
+        """Return the messages of this step of a turn that ends here. A call without a result gets an accurate one.
 
-        ``decisions``, by the ids of the calls, are those of the last suspension.
+        ``decisions`` are those of the last suspension, by call id.
         """
         for call in self.open_calls:
             self.results[call.call_id] = at_the_end(call, self.opened, decisions, self.started | self.begun)
@@ -405,14 +405,14 @@ class Step:
         return self.messages
 
     def pass_over(self, entry: HandedOver) -> None:
-        """Note a hand-off after this step or a later one: who has answered here, and who may see it."""
+        """Note a hand-off after this step or a later one: which agent answered here, and if the next one sees it."""
         message = self.entry.message
         message.agent = message.agent or entry.source or None
         self.handed = self.handed or entry.step == self.entry.step
         self.withheld = entry.history == "input"
 
     def note(self, entry: ToolStarted | ToolFinished | CallsOpened | HookedCall) -> None:
-        """Note what the journal has about a call of this step."""
+        """Note a journal entry about a call of this step."""
         if isinstance(entry, ToolStarted):
             (self.begun if entry.again else self.started).add(entry.call_id)
         elif isinstance(entry, CallsOpened):
@@ -432,7 +432,7 @@ class Step:
 
     @property
     def messages(self) -> list[Message]:
-        """What the history keeps. Nothing of a rejected answer."""
+        """The messages that the history keeps; rejected answers are omitted."""
         if self.entry.rejected:
             return self.steered
         calls = self.entry.message.tool_calls
@@ -445,7 +445,7 @@ class Step:
 
     @property
     def shown(self) -> list[Message]:
-        """What the model is shown in the next steps: the messages, or a rejected answer and the reason."""
+        """The messages that the model sees in the next steps; a rejected answer is followed by the reason."""
         if self.withheld:
             return self.steered
         if not (reason := self.entry.rejected):
@@ -464,7 +464,7 @@ def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
 
 
 def input_of(entries: Iterable[JournalEntry], asked: list[Message]) -> list[Message]:
-    """Return the input of a turn: ``asked``, or what its hooks have made of that."""
+    """Return the input of a turn: ``asked``, or the input as changed by hooks."""
     for entry in entries:
         if isinstance(entry, HookedInput):
             return entry.messages
@@ -472,22 +472,22 @@ def input_of(entries: Iterable[JournalEntry], asked: list[Message]) -> list[Mess
 
 
 def batched_step(entries: Iterable[JournalEntry], step: int) -> StepBatched | None:
-    """Return the last request of a step for an answer in a batch."""
+    """Return the last batch request of a step, or None."""
     found = [entry for entry in entries if isinstance(entry, StepBatched) and entry.step == step]
     return found[-1] if found else None
 
 
 def place_of(steps: Sequence[Step], entries: Iterable[JournalEntry]) -> int:
-    """Return the place among the agent's fallbacks of the model that continues.
+    """Return the place, among the agent's fallbacks, of the model that continues.
 
-    It is the one that was asked for the next step in a batch, or the last that has answered.
+    It is the model that the next step was requested from in a batch, or the model that answered last.
     """
     asked = batched_step(entries, len(steps) + 1)
     return asked.place if asked else steps[-1].fallback if steps else 0
 
 
 def starts_once(entries: Iterable[JournalEntry]) -> bool:
-    """Return True if one of the entries is about to start what must not start twice."""
+    """Return True if one of the entries announces a start that must not happen twice."""
     return any(
         isinstance(entry, DurableStart) or (isinstance(entry, ToolStarted) and not entry.again)
         for entry in entries
@@ -500,7 +500,7 @@ def usage_of(entries: Iterable[JournalEntry]) -> Usage:
 
 
 def lost_usage(entries: Iterable[JournalEntry]) -> Usage:
-    """Return the usage of the answers of a journal that were begun in the background and lost."""
+    """Return the usage of a journal's background answers that were lost."""
     return sum((entry.usage for entry in entries if isinstance(entry, AnswerGone)), Usage())
 
 
@@ -547,7 +547,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
 
 
 def agent_call(call: str, place: int) -> str:
-    """Return the id of the call with which a tool call, or the function of a turn (''), waits for an agent."""
+    """Return the id of the inner call that waits for an agent, in a tool call or the turn's function ('')."""
     return f"{call}/agent-{place}"
 
 
@@ -567,14 +567,14 @@ def turn_steps(steps: Iterable[Step]) -> list[TurnStep]:
 
 
 def tools_to_run(entries: Sequence[JournalEntry], decisions: Mapping[str, Decision]) -> set[str]:
-    """Return the names of the tools that calls of a journal need which have waited for a decision."""
+    """Return the names of the tools needed by a journal's calls that have waited for a decision."""
     if any(isinstance(entry, CallsOpened) and entry.version == 3 for entry in entries):
-        return set()  # a function has them
+        return set()  # its tools belong to a function
     return {call.name for step in steps_of(entries) for call in step.to_run(decisions)}
 
 
 def steered_of(entries: Sequence[JournalEntry]) -> list[Message]:
-    """Return what the next model call is steered with: the entries behind the last finished one say it."""
+    """Return the messages that steer the next model call: those in entries after the last finished step."""
     last = max((place for place, entry in enumerate(entries) if isinstance(entry, StepEntry)), default=-1)
     return [
         message for entry in entries[last + 1 :] if isinstance(entry, Steered) for message in entry.messages
@@ -582,7 +582,7 @@ def steered_of(entries: Sequence[JournalEntry]) -> list[Message]:
 
 
 def with_distinct_calls(message: Message, earlier: Iterable[str] = ()) -> Message:
-    """Return the message with an id for each tool call that no other call of the turn has.
+    """Return the message with ids for its tool calls that are unique within the turn.
 
     Some servers send no ids, or the same id twice. ``earlier`` are the ids of the steps before.
     """

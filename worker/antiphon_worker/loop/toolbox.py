@@ -43,9 +43,9 @@ PAUSE_SECONDS = 0.05
 class RunningCall:
     """One tool call, as its ``Context`` sees it. ``cancelled``, ``progress`` and ``emit`` may be used from any thread.
 
-    What the call says reaches the sink at once after a silence, and then every ``PAUSE_SECONDS``, or later if the sink
-    is full. Of several reports of progress in a row, the last one goes. Entered by the task that runs the call. When it
-    is closed, what is unsent goes at once, and what the tool says later is dropped.
+    Events of the call reach the sink immediately after a silence, and then every ``PAUSE_SECONDS``, or later if the
+    sink is full. Of consecutive progress reports, only the last is sent. Entered by the task that runs the call. When
+    it is closed, unsent events are sent immediately, and later ones are dropped.
     """
 
     def __init__(self, call: ToolCall, step: int, sink: Sink, turn_id: str, durable: DurableCall) -> None:
@@ -62,7 +62,7 @@ class RunningCall:
         self._sending = False  # _send will run
         self._emitted = 0
         self._over = False
-        self._dropped = False  # an event, which the log has said
+        self._dropped = False  # whether a dropped event was logged
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -92,7 +92,7 @@ class RunningCall:
         self._put(CustomEvent(step=self.step, call_id=self.call.call_id, name=name, data=data))
 
     def close(self) -> None:
-        """End the call for its tool. Does nothing the second time."""
+        """End the call. Closing it again does nothing."""
         with self._lock:
             self._over = True
             events, self._unsent = self._unsent, []
@@ -118,7 +118,7 @@ class RunningCall:
                 self._loop.call_soon_threadsafe(self._send)
 
     def _send(self) -> None:
-        """Put what is unsent into the sink, and come back after a pause. Ends after a silence."""
+        """Put unsent events into the sink, and run again after a pause. Ends after a silence."""
         self._pause = None
         with self._lock:
             self._sending = bool(self._unsent)
@@ -157,9 +157,9 @@ class CallsUnderWay:
 
     @contextmanager
     def of(self, tool: str, turn_id: str) -> Generator[None]:
-        """Track a call while this context is active. A child that the tool has forked, and that comes back, ends here.
+        """Track a call while this context is active. A process that the tool forked exits here if it returns.
 
-        It would go on as this process: on its connections, and on its event loop.
+        Otherwise it would continue as a copy of this process, using its connections and its event loop.
         """
         call, pid = object(), os.getpid()
         self._calls[call] = f"{tool} in turn {turn_id}"
@@ -178,14 +178,14 @@ class CallsUnderWay:
 
 
 class TurnStopped(BaseException):
-    """The turn must stop. Apart from a cancellation, this is the only exception that a tool call lets through."""
+    """The turn must stop. Apart from a cancellation, only this exception passes through a tool call."""
 
 
 def is_stop(exc: BaseException) -> bool:
-    """Return True for what must pass through a turn: its stop signal, and a cancellation of the current task.
+    """Return True for exceptions that must pass through a turn: its stop signal, and a cancellation of its task.
 
-    Everything else is a failure of the code that raised it. That includes ``KeyboardInterrupt``, because signals never
-    arrive as exceptions in a turn, and a ``CancelledError`` of a task that nobody has cancelled.
+    All others are failures of the code that raised them. That includes ``KeyboardInterrupt``, because signals never
+    arrive as exceptions in a turn, and a ``CancelledError`` of a task that was not cancelled.
     """
     if isinstance(exc, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -225,11 +225,12 @@ def tool_specs(tools: Sequence[AnyTool]) -> list[ToolSpec]:
 class ToolBox:
     """Runs tools by name.
 
-    ``timeout`` (seconds) applies to tools without their own. The middle of a result's text is left out if it has more
-    than ``limit`` characters. Synchronous tools run in ``threads``, and their timeout starts when they get a thread. A
-    tool that exceeds it keeps running in its thread, but its result is discarded. A tool that gets no thread within
-    ``patience`` seconds is not run. ``tool_errors`` is what models and clients see of an exception in a tool: its type
-    and message, its ``"type"``, or the text that a function returns. Raises ``InvalidTool`` and ``SettingsError``.
+    ``timeout`` (seconds) applies to tools without their own. The middle of a result's text is omitted if it has more
+    than ``limit`` characters. Synchronous tools run in ``threads``, and their timeout starts when they get a thread.
+    A synchronous tool that exceeds it keeps running in its thread, but its result is discarded. A tool that gets no
+    thread within ``patience`` seconds is not run. ``tool_errors`` determines what models and clients see of an
+    exception in a tool: its type and message (``"message"``), its ``"type"``, or the text that a function returns.
+    Raises ``InvalidTool`` and ``SettingsError``.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class ToolBox:
         return self.shortened(ToolResult(call.call_id, content, call.name, is_error))
 
     def shortened(self, result: ToolResult) -> ToolResult:
-        """Return a result as it is stored: no longer than the limit."""
+        """Return a result as stored: no longer than the limit."""
         return msgspec.structs.replace(result, content=_shortened(result.content, self.limit))
 
     async def _call(self, call: ToolCall, context: Context) -> Content:
@@ -408,7 +409,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 class StepWaits(TurnStopped):
-    """The turn is suspended until ``wait`` is over: then its step has an answer, or goes to the usual endpoint."""
+    """The turn is suspended until ``wait`` is over: its step then has an answer, or goes to the usual endpoint."""
 
     def __init__(self, wait: Wait) -> None:
         super().__init__(wait.id)

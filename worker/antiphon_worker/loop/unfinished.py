@@ -1,4 +1,4 @@
-"""What a turn that does not finish leaves: in the history, in its own record, and for the session's next turn."""
+"""Determines what an unfinished turn leaves: in the history, in its own record, and for the session's next turn."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ NOTE = (
 class Unfinished:
     """A turn that failed or was cancelled: its input, its journal, and the text of the answer that it had begun.
 
-    ``decisions``, by the ids of the calls, are those of the last suspension. ``used`` is what the turn has used, by
-    default what its journal says.
+    ``decisions`` are those of the last suspension, by call id. ``used`` is the turn's usage; default: the usage in
+    its journal.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Unfinished:
     def recorded(
         self, turn_id: str, session_id: str, kept: Sequence[Message], raw: str = "", limit: str = ""
     ) -> tuple[bytes, str]:
-        """Return the turn's stored record (``raw``: its text), and whether the next turn must be told of its calls."""
+        """Return the turn's stored record (``raw``: its text), and ``untold`` if it has unreported calls, else ''."""
         record = self.record(turn_id, session_id)
         if raw:
             record = msgspec.structs.replace(record or Response(), text=raw)
@@ -75,7 +75,7 @@ class Unfinished:
         return encode(record) if record else b"", "untold" if self.calls_beyond(kept) else ""
 
     def kept(self, keep: Keep) -> tuple[list[Message], list[Message]]:
-        """Return what stays in the history: of the input, and of what the turn has said."""
+        """Return the messages that stay in the history: those of the input, and those of the turn's output."""
         if keep == "nothing" or (keep == "steps" and not self._finished):
             return [], []
         asked, said = [*self._question], [*(self._said if keep == "partial" else self._finished)]

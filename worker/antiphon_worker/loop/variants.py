@@ -1,4 +1,4 @@
-"""Runs a recorded turn again with another model or prompt, perhaps with the recorded answers up to a step."""
+"""Runs a recorded turn again with another model or prompt, optionally with the recorded answers up to a step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NOT_RECORDED = "The recording has no result of this call, and tools do not run i
 
 
 class Calls(Struct):
-    """How many model calls the agents of a turn have made."""
+    """The number of model calls that the agents of a turn have made."""
 
     made: int = 0
 
 
 class ForkedProvider:
-    """Plays the recorded answers of the first ``steps`` model calls, and then asks a model service."""
+    """Replays the recorded answers of the first ``steps`` model calls, then calls a model service."""
 
     def __init__(self, recording: Recording, steps: int, provider: Provider, made: Calls) -> None:
         said = [one for one in recording.messages if one.role == "assistant"]
@@ -56,7 +56,7 @@ class ForkedProvider:
 
 
 class _Results:
-    """The recorded results of tools and decisions about calls: for a call of the recording, or one like it."""
+    """The recorded tool results and decisions, for a call of the recording or an equal call."""
 
     def __init__(self, recording: Recording) -> None:
         results = {one.call_id: one for message in recording.messages for one in message.tool_results}
@@ -75,14 +75,14 @@ class _Results:
         return next(filter(None, map(self._results.get, _keys(call_id, name, arguments))), None)
 
     async def call(self, name: str, call_id: str, arguments: Mapping[str, Any]) -> Any:
-        """What the tool returned. Raises ``ToolRaised`` with the recorded error, or where nothing was recorded."""
+        """Return the tool's result. Raises ``ToolRaised`` with the recorded error, or if nothing was recorded."""
         found = self.result(call_id, name, arguments)
         if found is None or found.is_error:
             raise ToolRaised(NOT_RECORDED if found is None else found.text)
         return found.content
 
     async def decide(self, turn: Any, call: OpenCall) -> None:
-        """Decide about a call as about the recorded one like it; others are rejected, or have no result."""
+        """Decide about a call as about the same or an equal recorded one. Others are rejected, or get an error."""
         keys = _keys(call.call_id, call.name, call.arguments)
         if call.kind == "tool":
             found = self.result(call.call_id, call.name, call.arguments) or ToolResult(
@@ -109,10 +109,10 @@ def _keys(call_id: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, s
 async def run_variant(
     recording: Recording, agent: Any, *others: Any, step: int = 1, model: str | None = None, system: str | None = None
 ) -> Variant:  # fmt: skip
-    """Run a recorded turn with an agent from a model call on, the first one by default.
+    """Run a recorded turn with an agent, from model call ``step`` on.
 
-    ``others`` are agents that ``handoffs=`` names. Tools do not run: a call like one of the recording returns what that
-    one returned. Raises ``UsageError``.
+    ``others`` are agents that ``handoffs=`` names. Tools do not run: a call returns the result of the same or an
+    equal call of the recording. Raises ``UsageError``.
     """
     results, made = _Results(recording), Calls()
 
@@ -133,7 +133,7 @@ async def run_variant(
             if isinstance(event, TurnSuspended):
                 for call in event.calls:
                     await results.decide(turn, call)
-    except BaseException:  # out of time, or its worker stops: the turn would go on without a reader
+    except BaseException:  # timed out, or the worker stops: the turn would continue without a reader
         await turn.cancel("variant_stopped")
         raise
     found = Variant(own.model, seconds=time.monotonic() - began)

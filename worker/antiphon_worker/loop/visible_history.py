@@ -105,10 +105,10 @@ class SummaryWriter:
     async def write(
         self, window: Window, summary: SavedSummary | None, older: Sequence[Message]
     ) -> SavedSummary | None:
-        """Summarise the last summary and these messages, in portions that fit into the window.
+        """Summarise the previous summary and these messages, in portions that fit into the window.
 
-        If a call fails, return the last summary that was written: the turn continues without the rest. Raises
-        ``HeldBack`` if a rate limit is known.
+        If a call fails, return the last summary written: the turn continues without the rest. Raises ``HeldBack`` if
+        the call must wait for a rate limit.
         """
         limit = window.tokens or PORTION_TOKENS
         words = min(max(limit // TOKENS_PER_WORD_OF_SUMMARY, LEAST_WORDS), MOST_WORDS)
@@ -138,8 +138,8 @@ class SummaryWriter:
     async def _ask(self, messages: list[Message]) -> str:
         """Ask the model for a text. Raises the provider's errors, and ``ProviderRejected`` if there is none.
 
-        A choice of tools other than that of the turn's calls would lose the messages in the service's cache. So tools
-        are forbidden only to a model that has called one.
+        A tool choice other than that of the turn's calls would invalidate the messages in the service's cache. So
+        tools are forbidden only after the model has called one.
         """
         inp = self._inp
         params = {name: value for name, value in unforced(inp.params).items() if name not in ABOUT_ANSWERS}
@@ -188,7 +188,7 @@ class _Discard:
 
 
 def _portions(messages: Sequence[Message], tokens: int) -> Iterator[Sequence[Message]]:
-    """Yield groups of whole turns. Each has as many turns as fit into this many tokens, and at least one."""
+    """Yield groups of whole turns. Each group has as many turns as fit into this many tokens, and at least one."""
     portion: list[Message] = []
     for begin, end in pairwise([*turn_starts(messages), len(messages)]):
         turn = messages[begin:end]
@@ -201,7 +201,7 @@ def _portions(messages: Sequence[Message], tokens: int) -> Iterator[Sequence[Mes
 
 
 def _halves(messages: Sequence[Message]) -> list[Sequence[Message]]:
-    """Divide the messages between two turns, or return them as they are if they are one."""
+    """Split the messages between two turns, or return them unchanged if they are one turn."""
     starts = turn_starts(messages)
     if len(starts) < 2:
         return [messages]
@@ -212,8 +212,8 @@ def _halves(messages: Sequence[Message]) -> list[Sequence[Message]]:
 class LoadedHistory(Struct):
     """The loaded part of a history, from index ``start`` on, and the session's data about the last window.
 
-    ``counted`` is the number of tokens of the last model call, or None. ``read`` loads the messages between two
-    indexes, for those before ``start``.
+    ``counted`` is the number of tokens of the last model call, or None. ``read`` loads messages before ``start``,
+    between two indexes.
     """
 
     messages: list[Message]
@@ -238,7 +238,7 @@ class VisibleHistory(Struct):
 async def visible_history(
     loaded: LoadedHistory, window: Window, new: Sequence[Message], writer: SummaryWriter
 ) -> VisibleHistory:
-    """Return the summary and the messages in the window. If the window leaps, a new summary is written first.
+    """Return the summary and the messages in the window. If the window advances, a new summary is written first.
 
     The previous summary counts as part of the first turn, and is summarised again together with it.
     """

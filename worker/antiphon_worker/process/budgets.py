@@ -80,7 +80,7 @@ LONGEST_CALL_MS = 24 * 3_600_000
 
 
 class Held(AgentError):
-    """The turn must be requeued: its call may start later."""
+    """The turn is to be requeued: its call may start later."""
 
     def __init__(
         self, message: str | None = None, *, code: str = "", retry_after: float = 0.0, **where: Any
@@ -91,7 +91,7 @@ class Held(AgentError):
 
 
 class Cheaper(ProviderError):
-    """A fallback of the agent must answer instead of this model."""
+    """A fallback of the agent is to answer in place of this model."""
 
     def __init__(self, message: str | None = None, **where: Any) -> None:
         super().__init__(message, **where)

@@ -162,7 +162,7 @@ class Placement:
         return error
 
     async def _began_with(self, app: str, agent: str, lease: Lease) -> str:
-        """Return the revision of the agent in the App that a turn began with; '' if it has not begun, or if unknown."""
+        """Return the agent's revision in the App that a turn began with; '' if it has not begun, or if unknown."""
         if app == self._digest:
             return self._app.revisions[agent].id
         if app and app not in self._apps:
