@@ -1,4 +1,4 @@
-"""One worker process. The supervisor starts it; its settings come as ``ANTIPHON_*`` variables."""
+"""One worker process. The supervisor starts it and passes the settings as ``ANTIPHON_*`` variables."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from antiphon_worker.supervisor.watchdog import Page, State, beating
 log = logging.getLogger("antiphon.process")
 
 FULL_COLLECTION_EVERY = 1000
-"""So many smaller ones: with hundreds of turns under way it takes a tenth of a second."""
+"""How many smaller collections precede a full one, which takes a tenth of a second with hundreds of turns."""
 
 
 def main() -> int:
-    """Run until drained. 0 when all was finished or given back, 1 where it was not, 2 where the settings are wrong."""
+    """Run until drained. Returns 0 if all turns were finished or requeued, 1 if not, 2 for invalid settings."""
     lifeline, page = None, _page()
     if os.environ.get("ANTIPHON_SUPERVISED"):
         signal.signal(
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _page() -> Page | None:
-    """The memory shared with the parent process for the watchdog."""
+    """Return the memory shared with the parent process for the watchdog, or None."""
     descriptor = os.environ.pop("ANTIPHON_PULSE", "")
     if not descriptor:
         return None
@@ -69,7 +69,7 @@ async def _serve(settings: Settings, app: App, lifeline: Lifeline | None, page: 
         page.enter(State.SERVING)
         app.toolbox.calls.on_change(page.write_calls)
     try:
-        await app.preload()  # before the first turn is taken: other workers are quicker until then
+        await app.preload()  # before the first turn is taken: until then, other workers are faster
         _collect_seldom()
         purpose = await lifeline.purpose() if lifeline is not None else []
         async with beating(page, settings.stall_timeout):
@@ -111,14 +111,14 @@ async def _serve_cells(cells: list[str], settings: Settings, app: App, name: str
 
 
 def _collect_seldom() -> None:
-    """What is loaded stays, and turns leave no cycles: a full collection, which holds up all streams, is rare."""
+    """Make full collections rare: they block all streams, loaded objects stay, and turns leave no cycles."""
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
     gc.enable()
 
 
 async def _work(workers: list[Worker], lifeline: Lifeline | None) -> None:
-    """Run a worker for each cell of this process, until all are drained. They end together: no cell stays unserved."""
+    """Run a worker for each cell of this process until all are drained. They end together: no cell stays unserved."""
     draining = False
 
     def drain() -> None:

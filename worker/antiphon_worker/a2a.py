@@ -1,7 +1,8 @@
-"""Calls of agents of other systems by A2A. Nothing here is imported before a turn has such a tool.
+"""Calls agents of other systems over A2A. This module is imported only when a turn has such a tool.
 
-The id of the task is a step in the journal: after a crash, any worker waits for the same task. The message that begins
-it has the same id each time. What the other agent asks suspends the turn, as a question of an MCP server does.
+The id of the task is a step in the journal: after a crash, any worker waits for the same task. The message that
+begins it has the same id each time. A question of the other agent suspends the turn, like a question of an MCP
+server.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ HOW = {
     pb.TASK_STATE_FAILED: "has failed", pb.TASK_STATE_CANCELED: "was cancelled",
     pb.TASK_STATE_REJECTED: "was rejected", pb.TASK_STATE_AUTH_REQUIRED: "needs a login",
 }  # fmt: skip
-"""What a model reads about a task that has stopped without an answer."""
+"""How a model is informed about a task that has stopped without an answer."""
 STOPPED = (*ENDED, pb.TASK_STATE_INPUT_REQUIRED, pb.TASK_STATE_AUTH_REQUIRED)
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 READ_SECONDS = 60.0
-"""So long an agent may be silent in an answer, or in a stream: then its task is read."""
+"""How long an agent may be silent in an answer or a stream, in seconds, before its task is read instead."""
 CANCEL_SECONDS = 5.0
 RETRIES = 2
 MOST_FAILURES = 5
-"""So often in a row a task may not be readable."""
+"""After this many failed reads in a row, the task is given up."""
 MOST_TEXT = 500
 LONGEST_ID = 1_000
-"""Of a task, in characters."""
+"""The longest id of a task, in characters."""
 STEP_MARGIN = 1024
 """The bytes of a step in the journal that are not its result."""
 LONGEST_EVENT = 256 * 1024
-"""Of a stream, in bytes. If it is longer, the task is read instead."""
+"""The longest event of a stream, in bytes. If one is longer, the task is read instead."""
 EVENTS = "text/event-stream"
 _FAILURES = (
     A2AError, A2AClientError, httpx.HTTPError, httpx.InvalidURL, ParseError, ValueError, TypeError, KeyError,
@@ -70,7 +71,7 @@ QUESTION = {
 def bound_tools(
     tools: Sequence[Tool[..., Any]], tenant: str | None, user: str | None
 ) -> list[Tool[..., Any]]:
-    """Return the tools of a turn, of which remote agents are called for this user."""
+    """Return the tools of a turn, with remote agents bound to this user."""
     return [
         one.bound(partial(_call, Requester(tenant, user, one.name))) if isinstance(one, RemoteAgent) else one
         for one in tools
@@ -94,7 +95,7 @@ class _Call:
         self._remote, self._requester, self._context = remote, requester, context
         self._credentials = Credentials(remote)
         self._card: pb.AgentCard | None = None
-        self._until = 0.0  # which the clock of the loop shows when the time limit has passed
+        self._until = 0.0  # the end of the time limit, by the clock of the loop
 
     async def answer(self, task: str) -> Any:
         """Return the content of the answer. Raises ``ToolError``."""
@@ -134,7 +135,7 @@ class _Call:
 
     @asynccontextmanager
     async def _client(self, *, streaming: bool = False) -> AsyncGenerator[Client]:
-        """Connect to the agent as this user. Raises ``ToolRaised`` for all that fails within this."""
+        """Connect to the agent as this user. Raises ``ToolRaised`` for failures inside this context."""
         remote = self._remote
         self._credentials.replace(await headers_for(remote, self._requester))
         timeout = httpx.Timeout(READ_SECONDS, connect=remote.connect_timeout)
@@ -173,7 +174,7 @@ class _Call:
         raise ToolRaised(f"{self._remote.name} did not answer.")
 
     def _said(self, message: pb.Message) -> dict[str, Any]:
-        """Return what the journal keeps of a message. One that it cannot keep is not asked for again."""
+        """Return the journal's form of a message. One too large to keep becomes an error, not requested again."""
         content = self._parts(message.parts)
         if len(msgspec.json.encode(content)) > LIMITS.step_bytes - STEP_MARGIN:
             most = (
@@ -183,9 +184,9 @@ class _Call:
         return {"content": content}
 
     async def _in_time(self, task: str, answered: str) -> pb.Task:
-        """Return a task when it has stopped, but not at the question that is answered.
+        """Return a task when it has stopped, except at the question already ``answered``.
 
-        One that takes too long is cancelled.
+        A task that takes too long is cancelled.
         """
         try:
             async with asyncio.timeout_at(self._until):
@@ -220,12 +221,12 @@ class _Call:
         return found
 
     def _has_stopped(self, task: pb.Task, answered: str) -> bool:
-        """Return whether a task has stopped. An agent may show a question for a while after it was answered."""
+        """Return whether a task has stopped. An agent may still show a question for a while after the answer."""
         asks = task.status.state == pb.TASK_STATE_INPUT_REQUIRED
         return task.status.state in STOPPED and not (asks and self._id_of_question(task) == answered != "")
 
     async def _follow(self, client: Client, task: str) -> None:
-        """Follow a task until it stops, or its stream ends. An agent without streams is asked again later."""
+        """Follow a task until it stops or its stream ends. Does nothing without streams: the task is read later."""
         if self._card is None or not self._card.capabilities.streaming:
             return
         try:
@@ -240,17 +241,17 @@ class _Call:
             return
 
     async def cancel(self, task: str) -> None:
-        """Ask the agent to cancel a task. One that does not answer in time may go on."""
+        """Ask the agent to cancel a task. If it does not answer in time, the task may continue."""
         try:
             async with asyncio.timeout(CANCEL_SECONDS), self._client() as client:
                 await client.cancel_task(pb.CancelTaskRequest(id=task))
         except (TimeoutError, ToolError):
             return
 
-    # What it asks and answers.
+    # Its questions and answers.
 
     async def _question(self, task: pb.Task | None) -> dict[str, str]:
-        """Return what the journal keeps of a question."""
+        """Return the journal's form of a question."""
         assert task is not None
         said = self._text(_text(task.status.message.parts), LIMITS.custom_bytes)
         return {"message": said, "id": self._id_of_question(task)}
@@ -259,7 +260,7 @@ class _Call:
         return self._text(task.status.message.message_id or task.status.timestamp.ToJsonString())
 
     def _id(self, task: str) -> str:
-        """Return the id of a task, which the journal keeps. Raises ``ToolRaised`` for one that cannot be used."""
+        """Return the id of a task, for the journal. Raises ``ToolRaised`` for an unusable id."""
         if not 0 < len(task) <= LONGEST_ID:
             raise ToolRaised(
                 f"{self._remote.name} returns a task whose id has {len(task)} characters: "
@@ -270,7 +271,7 @@ class _Call:
         return task
 
     async def _asked(self, question: str, task: str) -> list[pb.Part]:
-        """Return the answer to what the agent asks. Suspends the turn for it."""
+        """Return the answer to a question of the agent. Suspends the turn until it arrives."""
         durable = durable_of(self._context)
         if durable is None:
             raise ToolRaised(f"{self._remote.name} asks for input, which needs a turn: {question}")
@@ -312,7 +313,7 @@ class _Call:
 
 
 def _usable(card: pb.AgentCard, remote: RemoteAgent) -> pb.AgentCard:
-    """Return a card with the interfaces at the agent's own address: credentials go nowhere else.
+    """Return a card with only the interfaces at the agent's own address: credentials are sent nowhere else.
 
     Raises ``ToolRaised`` if there are none.
     """
@@ -345,7 +346,7 @@ def _text(parts: Sequence[pb.Part]) -> str:
 
 
 def _plain(part: pb.Part) -> dict[str, Any]:
-    """Return a part as plain data, which the journal keeps."""
+    """Return a part as plain data, for the journal."""
     match part.WhichOneof("content"):
         case "text":
             return {"text": part.text}
@@ -379,14 +380,14 @@ def _content(parts: Sequence[dict[str, Any]]) -> str | list[Text | Image | File]
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Return the certificates that are trusted. Reading them takes a moment."""
+    """Return the trusted certificates. Reading them takes a moment."""
     return httpx.create_ssl_context()
 
 
 class _Limited(httpx.AsyncBaseTransport):
-    """Limits the bytes and the values of each answer, because reading millions of values would stop all other turns.
+    """Limits the bytes and values of each answer, because reading millions of values would block all other turns.
 
-    A compressed one, whose size shows only later, is refused.
+    Compressed answers are refused, because their size is unknown in advance.
     """
 
     def __init__(self, network: httpx.AsyncBaseTransport) -> None:
@@ -426,7 +427,7 @@ async def _read_json(stream: httpx.AsyncByteStream) -> bytes:
 
 
 class _LimitedStream(httpx.AsyncByteStream):
-    """Ends with an error after so many bytes, in total and (to a chunk) without the end of an event."""
+    """Raises an error after too many bytes: in total, or (to within a chunk) in one event."""
 
     def __init__(self, stream: httpx.AsyncByteStream, most: int) -> None:
         self._stream, self._most = stream, most

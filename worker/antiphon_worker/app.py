@@ -72,30 +72,30 @@ KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "openai-ch
 class App:
     """The agents, tools and providers of a deployment.
 
-    Turns name ``agents`` by their names. ``tools`` are additional tools, which agents sent with a turn may use; the
-    tools of ``agents`` are included automatically. ``providers`` are model services by name. ``store`` archives
-    sessions before they expire in Redis and restores them when they are used again; it may block.
+    Turns name ``agents`` by their names. ``tools`` are additional tools, which inline agents may use; the tools of
+    ``agents`` are included automatically. ``providers`` are model services by name. ``store`` archives sessions
+    before they expire in Redis and restores them when they are used again; it may block.
 
     An App with agents, tools or providers runs only its own agents; ``travelling`` allows more (see ``Allow``). An
-    empty App runs every agent that is sent with a turn, with the model services whose API keys the worker has.
-    ``tool_errors`` is what models and clients see of an exception in a tool: ``"message"`` (its type and message),
-    ``"type"``, or a function that takes the exception and returns a sentence. ``timeouts`` are those of model calls of
-    agents that have none of their own.
+    empty App runs every inline agent, with the model services whose API keys the worker has. ``tool_errors``
+    determines what models and clients see of an exception in a tool: ``"message"`` (its type and message),
+    ``"type"``, or a function that takes the exception and returns a sentence. ``timeouts`` apply to model calls of
+    agents without their own.
 
-    ``limits`` (``antiphon.model.Limits``) hold for all turns; an agent can only be stricter. ``prices`` are those of
-    models that the package knows no price of, or another one: ``Price`` by model, or the name of a JSON file.
-    ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own. With ``search``, workers
-    index finished turns in the archive's database, for ``Client.search``. ``titles`` names sessions after their first
-    finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
-    ``hooks`` (see ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``,
-    ``"pinned"`` or an ``antiphon.model.Rollout``) is that of agents that have none of their own. ``mcp`` are the
-    servers (``antiphon.mcp.MCP``) that agents may name; those that agents bring are included. With ``keep_requests``,
-    what models receive in turns is kept for 7 days, for ``turn.requests()`` and the dashboard. ``router`` chooses the
-    agent, model or queue of each turn: a function (see ``antiphon.routing``), or an agent with hand-offs, with which
-    turns begin that name none. ``events_ttl`` (seconds or a timedelta; None is as long as the session) is how long the
+    ``limits`` (``antiphon.model.Limits``) apply to all turns; an agent can only be stricter. ``prices`` add to the
+    package's prices of models, or override them: ``Price`` by model, or the name of a JSON file. ``memory`` (an
+    ``antiphon.memory.Memory``) applies to agents without their own. With ``search``, workers index finished turns in
+    the archive's database, for ``Client.search``. ``titles`` names sessions after their first finished turn: a
+    ``TitleModel``, or a function that takes the messages of that turn and returns a title or None. ``hooks`` (see
+    ``antiphon.hooks``) run in all turns, before those of the agent. ``rollout`` (``"auto_upgrade"``, ``"pinned"`` or
+    an ``antiphon.model.Rollout``) applies to agents without their own. ``mcp`` are the servers (``antiphon.mcp.MCP``)
+    that agents may name; those that agents bring are included. With ``keep_requests``, the requests that models
+    receive in turns are kept for 7 days, for ``turn.requests()`` and the dashboard. ``router`` chooses the agent,
+    model or queue of each turn: a function (see ``antiphon.routing``), or an agent with hand-offs that starts the
+    turns that name no agent. ``events_ttl`` (seconds or a timedelta; None: as long as the session) is how long the
     events of a session are kept after its last turn, if a worker of this App has ended it.
 
-    The agents of ``Agent(handoffs=…)`` are included, like its tools; names in it may be those of other workers' agents.
+    The agents of ``Agent(handoffs=…)`` are included, like its tools; it may also name agents of other workers.
 
     An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
 
@@ -169,17 +169,17 @@ class App:
             self._add_server(server)
 
     def _begin_revisions(self, rollout: Takes | Rollout | None) -> None:
-        """Take what decides on the revisions of its agents, which are added next."""
+        """Set up the revisions of the App's agents, which are added next."""
         self._rollout = checked_rollout(rollout, SettingsError) or Rollout()
         self._rollouts: dict[str, Rollout] = {}
         self.revisions: dict[str, Revision] = {}
         self.lacking: dict[str, list[str]] = {}
         self._added: dict[str, Agent] = {}
-        self.children = False  # whether an agent is a tool of others
+        self.children = False  # whether an agent is a tool of another one
         self.pins = False  # whether sessions of one of its agents keep the revision that they began with
 
     def _note_turns(self) -> None:
-        """Let the search and the titles have the turns that they are made of."""
+        """Check the options, and have finished turns noted for the search index and for titles."""
         for name, value in (("search", self.search), ("keep_requests", self.keep_requests)):
             if not is_a(value, bool):
                 raise SettingsError(f"{name}= must be True or False, not {value!r}.")
@@ -189,13 +189,13 @@ class App:
         self.memories.first_noted = f" {TITLES_CURSOR}" if self.titles is not None else ""
 
     def _add_agents(self, agents: Sequence[Any]) -> None:
-        """Add agents with those that they bring. ``only`` names a single one that brings others."""
+        """Add agents, and the agents that they bring. Sets ``only`` if a single agent was given and brings others."""
         for agent in agents:
             self._add_agent(agent)
         self.only = agents[0].name if len(agents) == 1 < len(self._agents) else ""
 
     def _add_router(self, router: object) -> Router | None:
-        """Add what chooses for turns. Turns that name no agent begin with an agent that is one."""
+        """Add the router. If it is an agent, turns that name no agent begin with it."""
         if router is None or callable(router):
             return cast("Router | None", router)
         if not is_a(router, Travelling):
@@ -246,7 +246,7 @@ class App:
             self._add_target(known_as, handoff)
 
     def _add_target(self, source: str, handoff: Handoff) -> None:
-        """Add the agent to which another one may hand over, unless it is only a name."""
+        """Add the target agent of a hand-off, unless it is only a name."""
         if not isinstance(handoff.agent, str):
             self._add_agent(cast("Agent", handoff.agent))
         for name in (source, handoff.name):
@@ -258,8 +258,8 @@ class App:
                 )
 
     def _revision(self, agent: Agent, spec: AgentSpec) -> Revision:
-        """The revision of an agent, with what the App adds to it."""
-        if not hasattr(agent, "label"):  # it is no Agent, and knows how to be sent with a turn
+        """Return the revision of an agent, including what the App adds to it."""
+        if not hasattr(agent, "label"):  # not an Agent, but an object that can be sent with a turn
             return Revision(digest_of(msgspec.to_builtins(spec)))
         return Revision(
             revision_of(
@@ -321,9 +321,9 @@ class App:
     ) -> AgentSpec:
         """Return the agent for a turn: the App's agent with this name, its only agent, or the one sent with the turn.
 
-        ``parameters`` are those of the turn; client-side tools that come with it count as ``caller_tools``.
-        ``own_system`` is true if the session has its own system prompt. Raises ``UnknownAgent``, and ``NotAllowed``,
-        ``UnknownProvider`` or ``UnknownTool`` if the App does not allow it.
+        ``parameters`` are those of the turn; its client-side tools count as ``caller_tools``. ``own_system`` is true
+        if the session has its own system prompt. Raises ``UnknownAgent``, and ``NotAllowed``, ``UnknownProvider`` or
+        ``UnknownTool`` if the App does not allow it.
 
         >>> app.agent("support").tools, app.agent(None).name
         (['add'], 'support')
@@ -331,7 +331,7 @@ class App:
         return self._door.agent(asked, parameters or {}, own_system)
 
     def has(self, agent: AgentSpec) -> bool:
-        """Return whether this is an agent of the App, and not one that came with a turn.
+        """Return whether this is an agent of the App, and not an inline agent.
 
         >>> app.has(app.agent("support"))
         True
@@ -347,8 +347,9 @@ class App:
         return self._rollouts.get(agent.name or "", self._rollout)
 
     def parts(self) -> dict[str, list[str]]:
-        """Return the names of what turns may ask for: agents, stop conditions, what agents that travel may use, and the
-        other tools of the agents (``calls``).
+        """Return the names that turns may ask for: agents, stop conditions, and what inline agents may use.
+
+        ``calls`` are the other tools of the agents.
 
         >>> app.parts()
         {'agents': ['support'], 'tools': [], 'providers': [], 'stops': [], 'calls': ['add']}
@@ -364,7 +365,7 @@ class App:
         return parts | {"stops": list(self._stops), "calls": sorted(calls.difference(tools))}
 
     def rules(self, agent: AgentSpec) -> Rules:
-        """Return which calls of an agent wait for an approval. An agent that came with a turn adds to the App's rule.
+        """Return which calls of an agent wait for an approval. An inline agent adds to the App's rule.
 
         >>> app.rules(app.agent("support")).own.rule
         False
@@ -378,7 +379,7 @@ class App:
         return Rules(own, ApprovalRule(named, agent.approval_timeout, agent.approval_at_limit))
 
     def hooks(self, agent: AgentSpec) -> list[Hook[Any]]:
-        """Return the hooks of an agent's turns: those of the App, and then its own.
+        """Return the hooks of an agent's turns: those of the App, then its own.
 
         >>> app.hooks(app.agent("support"))
         []
@@ -386,7 +387,7 @@ class App:
         return self._hooks_of.get(agent.name or "", self._hooks)
 
     def servers(self, agent: AgentSpec) -> Sequence[MCP]:
-        """Return the MCP servers of an agent of the App; none for one that came with a turn.
+        """Return the MCP servers of an agent of the App; none for an inline agent.
 
         >>> app.servers(app.agent("support"))
         ()
@@ -394,7 +395,7 @@ class App:
         return self._servers_of.get(agent.name or "", ()) if self._servers_of and self.has(agent) else ()
 
     def other_system(self, tool: str) -> RemoteAgent | MCP | None:
-        """Return the remote agent or the MCP server that runs a tool, None for a tool of the App itself.
+        """Return the remote agent or the MCP server that runs a tool; None for a tool of the App itself.
 
         >>> app.other_system("add")
         """
@@ -467,9 +468,9 @@ class App:
     def meter(
         self, agent: AgentSpec, prices: Prices, *, before: Usage | None = None, spent: float = 0.0
     ) -> Meter:
-        """Return the meter of a turn: the limits of its agent and of the App, of each the stricter one.
+        """Return the meter of a turn, with the stricter of each limit of its agent and of the App.
 
-        ``before`` is what its session has used, ``spent`` the seconds since its first start. Raises ``UnknownTool``
+        ``before`` is the usage of its session, ``spent`` the seconds since its first start. Raises ``UnknownTool``
         for a stop condition that the App does not have.
 
         >>> app.meter(app.agent("support"), app.prices()).limits.tokens is None
@@ -481,7 +482,7 @@ class App:
         return Meter(limits, prices, stop_functions(limits, self._stops), before=before, spent=spent)
 
     def budgets(self, agent: AgentSpec) -> list[Budget] | None:
-        """Return the budgets that the App declares for an agent; None for one that came with a turn.
+        """Return the budgets that the App declares for an agent; None for an inline agent.
 
         >>> app.budgets(app.agent("support"))
         []
@@ -507,7 +508,7 @@ class App:
     async def replayable(self, name: str) -> list[Agent]:
         """Return copies of all agents, this one first, for a run outside the worker's turns.
 
-        They have their opened providers, and no MCP servers.
+        They have opened providers, but no MCP servers.
 
         >>> [agent.name for agent in await app.replayable("support")]
         ['support']
@@ -520,7 +521,7 @@ class App:
         return found
 
     def submitting(self, agent: Agent) -> AbstractContextManager[None]:
-        """Let a turn that is submitted within this find its agent. Raises ``UsageError`` if it is not one of the App.
+        """Let a turn submitted inside this context find its agent. Raises ``UsageError`` if the App does not have it.
 
         >>> with app.submitting(support):
         ...     pass
@@ -530,9 +531,9 @@ class App:
         return nullcontext()
 
     async def preload(self) -> None:
-        """Open providers before the first turn: those of the App's agents, or without agents those with an API key.
+        """Open providers before the first turn: those of the App's agents or, without agents, those with an API key.
 
-        ``lacking`` is then what ``lacks`` has found.
+        Sets ``lacking`` to the result of ``lacks``.
 
         >>> await app.preload()
         """
@@ -547,9 +548,9 @@ class App:
                 )
 
     async def lacks(self) -> dict[str, list[str]]:
-        """Return what each agent lacks on this machine: its package, its key or a tool, in sentences by its name.
+        """Return sentences about what each agent lacks on this machine (its package, its key or a tool), by name.
 
-        Agents that lack nothing are left out. It opens the agents' providers and sends nothing.
+        Agents that lack nothing are left out. This opens the agents' providers, but sends nothing.
 
         >>> await app.lacks()
         {}
@@ -614,7 +615,7 @@ class App:
 
 
 def _providers_of(agent: AgentSpec) -> list[str]:
-    """The providers of an agent and of its fallbacks, each once."""
+    """Return the providers of an agent and of its fallbacks, without duplicates."""
     return list(dict.fromkeys([agent.provider, *(model.provider for model in agent.fallback)]))
 
 
@@ -634,7 +635,7 @@ def _listed(things: Any, name: str) -> Iterable[Any]:
 
 
 def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:
-    """Return what makes two tools equal. Several agents may each create a tool from the same function."""
+    """Return the values that make two tools equal. Several agents may each create a tool from the same function."""
     return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict, tool.approval
 
 
@@ -644,7 +645,7 @@ INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", 
 def load_app(path: str) -> App:
     """Load the App at ``module:attribute``, or return an empty App for an empty path. Raises ``SettingsError``.
 
-    The error of the App's own code is told with its line, and at debug with its whole traceback.
+    An error of the App's own code is reported with its line, and logged with its whole traceback at the level debug.
     """
     if not path:
         return App()
@@ -667,7 +668,7 @@ def load_app(path: str) -> App:
 
 
 def _meant(module_name: str, attribute: str) -> str:
-    """Return what may be meant: a module where a file is named, or an App that the module has."""
+    """Return a hint: the module name if a file was given, or an App that the module has."""
     if module_name.endswith(".py"):
         return f": write {module_name.removesuffix('.py').replace('/', '.')}:{attribute or 'app'}"
     known: dict[str, Any] = vars(sys.modules[module_name]) if module_name in sys.modules else {}
@@ -676,7 +677,7 @@ def _meant(module_name: str, attribute: str) -> str:
 
 
 def _place_and_text(exc: Exception) -> str:
-    """Return the last line of the App's own code in the traceback, and its message, in one line."""
+    """Return the last line number of the App's own code in the traceback, and the message, in one line."""
     if isinstance(exc, SyntaxError):
         return f"{Path(exc.filename or '').name}, line {exc.lineno}: {type(exc).__name__}: {exc.msg}"
     text = " ".join(str(exc).split()).rstrip(".")

@@ -1,7 +1,7 @@
-"""Saves sessions to the archive before their life in Redis ends, and loads them from it.
+"""Saves sessions to the archive before they expire in Redis, and loads them from it.
 
-It is the saved form (``antiphon.session.saved``), which ``Session.from_dict`` reads, with the additional key
-``archived`` for fields that only Redis has.
+Archived sessions have the saved form (``antiphon.session.saved``) that ``Session.from_dict`` reads, with the
+additional key ``archived`` for fields that only Redis has.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from antiphon_worker.loop.toolbox import is_stop, text_of
 class NewCopy(Struct):
     """The new copy of a session for the store.
 
-    ``lost`` counts messages that Redis has lost and the copy keeps. ``replaced`` is the earlier copy, if it holds
-    messages that the new one does not, because the history was shortened on purpose.
+    ``lost`` counts messages that Redis has lost and the copy keeps. ``replaced`` is the earlier copy, if it has
+    messages that the new one lacks because the history was shortened on purpose, or if it cannot be read.
     """
 
     data: dict[str, Any]
@@ -59,14 +59,14 @@ class NewCopy(Struct):
     replaced: Mapping[str, Any] | None = None
 
     def put_files(self, files: Sequence[StoredFile]) -> None:
-        """Add the session's stored files, besides those of messages that only the earlier copy has."""
+        """Add the session's stored files to those kept for messages that only the earlier copy has."""
         kept = {one["id"]: one for one in self.data.get("media", [])}
         new: list[dict[str, Any]] = msgspec.to_builtins(files)
         self.data["media"] = [*(kept | {one["id"]: one for one in new}).values()]
 
 
 def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
-    """Make the copy of a session that ends. It holds no less than the earlier copy, unless that was asked for.
+    """Return the copy of an ending session. It keeps the messages of the earlier copy, unless it was shortened.
 
     Raises ``CorruptRecord`` if the session cannot be read. An earlier copy that cannot be read is replaced.
     """
@@ -88,14 +88,14 @@ def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
 def _completed(
     data: dict[str, Any], now: list[Message], former: Mapping[str, Any], before: list[Message]
 ) -> NewCopy:
-    """Return all messages of the earlier copy, and those that the session has had since."""
+    """Return a copy with all messages of the earlier one, and those that the session has received since."""
     common = 0
     while common < min(len(before), len(now)) and same_messages(
         before[common : common + 1], now[common : common + 1]
     ):
         common += 1
     new = now[common:]
-    saved = next(  # of these, since Redis has lost what was before them
+    saved = next(  # how many of these the earlier copy has already
         count
         for count in range(min(len(before), len(new)), -1, -1)
         if same_messages(before[len(before) - count :], new[:count])
@@ -103,7 +103,7 @@ def _completed(
     data["messages"] = [*former["messages"], *data["messages"][common + saved :]]
     if former.get("media"):
         data["media"] = former["media"]
-    for name in ("window", FIELD):  # they counted other messages, as the summary did
+    for name in ("window", FIELD):  # they refer to other messages, like the summary
         data["archived"].pop(name, None)
     data.pop("summary", None)
     if former.get("summary"):
@@ -159,7 +159,7 @@ class Archive:
 
     @property
     def searchable(self) -> bool:
-        """Whether the store's database can have a full-text index of turns."""
+        """Whether the store's database supports a full-text index of turns."""
         return self._store.turn_index() is not None
 
     async def prepare_index(self) -> None:
@@ -236,11 +236,12 @@ KEEP_REPLACED_MS = 24 * 3600 * 1000
 
 
 class Archiver:
-    """Looks once a second for sessions that end soon. The archivers of several workers share the work.
+    """Checks once a second for sessions that end soon. The archivers of several workers share the work.
 
-    A session is read, saved, and only then marked, so that a crash meanwhile saves it again. A session that was used
-    meanwhile is not marked: it continues, and is saved again at its end. While the store fails, ending sessions get
-    more time. The archiver has connections of its own, so that a long session does not delay other scripts.
+    A session is read, saved, and only then marked, so that it is saved again after a crash in between. A session that
+    was used in the meantime is not marked: it continues, and is saved again at its end. While the store fails, ending
+    sessions get more time. The archiver has connections of its own, so that a long session does not delay other
+    scripts.
     """
 
     def __init__(self, cell: Cell, archive: Archive) -> None:
@@ -273,7 +274,7 @@ class Archiver:
                 await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     async def sweep(self) -> None:
-        """Do all tasks that are due. Raises Redis' ``StoreError``."""
+        """Do all due tasks. Raises the ``StoreError`` of Redis."""
         try:
             while time.monotonic() >= self._try_again_at:
                 if not await self._work():
@@ -311,7 +312,7 @@ class Archiver:
         return True
 
     async def _save(self, ending: Ending, asked: float) -> None:
-        """Save a session, unless this process was paused since the read: another may have saved a later state."""
+        """Save a session, unless this process was paused since reading it: another may have saved a later state."""
         ending = open_ending(self._cell, ending)
         former = await self._archive.load(ending.session_id)
         copy = await asyncio.to_thread(new_copy, ending, former)
@@ -328,7 +329,7 @@ class Archiver:
             )  # fmt: skip
 
     async def _keep_replaced(self, ending: Ending, copy: NewCopy) -> None:
-        """Save a second copy, for a day, of what the store is about to lose. Log what Redis has lost."""
+        """Keep a second copy of data that the store is about to lose, for a day. Log what Redis has lost."""
         if copy.lost:
             log.warning(
                 "session %s has lost %d messages in Redis: its archived copy keeps them",

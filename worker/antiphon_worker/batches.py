@@ -1,11 +1,11 @@
-"""Sends the model steps that wait for batches, and delivers their answers. One worker holds a batch at a time.
+"""Sends batched steps to model services, and delivers their answers. A batch is held by one worker at a time.
 
 1. Steps are collected by provider and model; when they are due, one script makes a batch of them.
-2. The batch is sent under a label, and its id is noted. A batch whose worker died in between is looked for by its
-   label, before it is sent again.
-3. A batch that was sent is looked at now and then. Once it has ended, each answer is delivered to its turn. What has no
-   answer is delivered as an error: the turn goes to the usual endpoint.
-4. When all turns have their answers, the batch is deleted at the service, and then here.
+2. The batch is sent under a label, and its id is noted. If the worker dies in between, the batch is looked up by its
+   label before it is sent again.
+3. A sent batch is polled. Once it has ended, each answer is delivered to its turn. A step without an answer gets an
+   error: its turn uses the usual endpoint.
+4. When all turns have their answers, the batch is deleted at the service, then here.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from antiphon_worker.settings import Settings
 log = logging.getLogger("antiphon.batches")
 
 LEASE_SECONDS = 300.0
-"""How long a worker may take to send a batch, or to read its answers. Then another one may take it."""
+"""How long a worker may take to send a batch or read its answers, in seconds, before another one may take it."""
 IDLE_SECONDS, BUSY_SECONDS = 5.0, 1.0
 FULL_SECONDS = 300.0
-"""How long a batch waits that the service has refused because too much is waiting there."""
+"""How long a batch waits, in seconds, after the service refused it because too much is waiting there."""
 READ_AT_ONCE = 50
 MOST_UNREAD = 3
-"""After so many answers about a batch that cannot be read, its turns go to the usual endpoint."""
+"""After this many unreadable answers about a batch, its turns go to the usual endpoint."""
 GONE = 404
-"""The status of a batch that the service does not have. Other errors may be over before the turns' deadlines."""
+"""The status of a batch that the service does not have. Other errors may pass before the turns' deadlines."""
 
 
 class Batcher:
-    """Looks every few seconds, and each second while there are batches."""
+    """Checks every few seconds, and every second while there are batches."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Batcher:
             await asyncio.sleep(pause)
 
     async def _take_all(self) -> bool:
-        """Take batches while some are due. Returns whether any will be due."""
+        """Take batches while some are due. Returns whether any will be due later."""
         try:
             while True:
                 accounts = [account for found in self._accounts.values() for account in found]
@@ -96,7 +96,7 @@ class Batcher:
             return True  # the consumer logs the error
 
     async def _learn(self) -> bool:
-        """Open the providers that have batches here, and have not been opened. Returns whether there are any."""
+        """Open the providers with batches here that are not open yet. Returns whether there are any."""
         new = (await providers_with_batches(self._cell) & self._names) - self._accounts.keys()
         for name in new:
             self._accounts[name] = await self._accounts_of(name)
@@ -117,7 +117,7 @@ class Batcher:
             return []
 
     async def _work(self, batch: TakenBatch) -> None:
-        """Do what a batch needs next. An error of the service leaves it for later, or ends it."""
+        """Do the next task of a batch. After an error of the service, the batch is retried later or ended."""
         try:
             endpoint = await self._endpoint(batch.group.provider)
             if batch.service_id:
@@ -136,7 +136,7 @@ class Batcher:
     async def _after(self, batch: TakenBatch, error: AgentError) -> None:
         gone = getattr(error, "status", None) == GONE
         for_now = isinstance(error, ProviderUnauthorized) or not isinstance(error, ProviderError)
-        if batch.unsure and gone:  # the process that has deleted it sent it
+        if batch.unsure and gone:  # another process has sent and deleted it
             await note(self._cell, batch, "another", batch.sent_as)
         elif isinstance(error, Unreadable):
             await note(self._cell, batch, "unread", seconds=self._settings.batch_poll)
@@ -153,7 +153,7 @@ class Batcher:
         return endpoint
 
     async def _send(self, batch: TakenBatch, endpoint: BatchEndpoint) -> None:
-        """Send a batch, unless it was sent before its worker died, and note its id."""
+        """Send a batch and note its id, unless an earlier worker already sent it before it died."""
         if batch.sending and (found := await self._found(batch, endpoint)) is not None:
             await self._sent(batch, found.id if found.sure else UNSURE + found.id)
             return
@@ -202,11 +202,11 @@ class Batcher:
             case "running":
                 if not batch.steps:
                     with suppress(ProviderError):
-                        await endpoint.cancel(batch.sent_as)  # no turn waits for it any more
+                        await endpoint.cancel(batch.sent_as)  # no turn waits for it anymore
                 await note(self._cell, batch, "running", seconds=self._settings.batch_poll)
 
     async def _deliver(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
-        """Deliver the answers of a batch that has ended, and forget it once all turns have theirs."""
+        """Deliver the answers of an ended batch, and delete it once all turns have theirs."""
         left, ours, done = set(batch.steps), not batch.unsure, True
         try:
             async for answer in endpoint.answers(batch.sent_as, state):
@@ -231,16 +231,16 @@ class Batcher:
             await note(self._cell, batch, "later", seconds=self._settings.batch_poll)
 
     async def _forget(self, batch: TakenBatch, endpoint: BatchEndpoint, state: BatchState) -> None:
-        """Delete a batch at the service and then here: a worker that dies in between does no harm."""
+        """Delete a batch at the service, then here, so that a crash in between does no harm."""
         await endpoint.forget(batch.sent_as, state)
         await note(self._cell, batch, "over")
 
     async def _refuse(self, steps: Iterable[str], error: str) -> bool:
-        """Let the turns of these steps go to the usual endpoint. Returns False if some are not suspended yet."""
+        """Send the turns of these steps to the usual endpoint. Returns False if some are not suspended yet."""
         return all([await deliver(self._cell, step, error=error) != "LATER" for step in steps])
 
     async def _end(self, batch: TakenBatch, error: str) -> None:
-        """Let the turns of a batch that the service does not have go to the usual endpoint."""
+        """Send the turns of a batch that the service does not have to the usual endpoint."""
         if await self._refuse(batch.steps, error):
             await note(self._cell, batch, "over")
         else:

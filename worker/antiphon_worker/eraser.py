@@ -1,4 +1,4 @@
-"""Erases what deleted and expired sessions have left: turns that they no longer listed, and contents of their files."""
+"""Erases remains of deleted and expired sessions: turns that they no longer listed, and contents of their files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ASK_SECONDS = 60.0
 
 
 class Eraser:
-    """Asks every few seconds whether all keys are to be searched, and looks through the byte store once an hour.
+    """Checks every few seconds whether all keys must be searched, and sweeps the byte store once an hour.
 
-    Several erasers do no harm. The byte store of a cell is looked through by one worker at a time.
+    Several erasers may run. The byte store of a cell is swept by one worker at a time.
     """
 
     def __init__(self, cell: Cell) -> None:

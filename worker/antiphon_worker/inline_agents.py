@@ -1,4 +1,4 @@
-"""Checks what a turn may bring with it: a inline agent and parameters of its own."""
+"""Checks what a turn may bring: an inline agent, and its own parameters."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ ORDINARY = frozenset(
 """Parameters that change how a model answers, but not the model, its instructions or its tools."""
 
 UNFORCED = ("auto", "none")
-"""The choices of tools that any turn may name: they make no model call a tool."""
+"""The tool choices that any turn may use: they do not force a model to call a tool."""
 
 
 class Allow:
     """What turns may bring to an App: ``App(travelling=Allow(…))``. Each list of names may be ``"any"``.
 
-    ``providers``, by default none, are those that inline agents may use, also as a fallback. ``models``, by default
-    any, are those that inline agents and the ``model`` of a turn may name. ``tools``, by default those of
-    ``App(tools=…)``, are those that inline agents may name. ``parameters``, by default ``ORDINARY``, are those of a
-    turn or a inline agent; a ``tool_choice`` of ``"auto"`` or ``"none"`` always may come. List ``model``,
-    ``tools``, ``extra_body``, ``extra_headers`` and others to allow them; they can replace what an agent of the App
-    has. With ``system``, the system prompt of a session and the ``instructions`` of a turn may replace that of
-    the App's agent.
+    Inline agents may use these ``providers`` (default: none), also as fallbacks, and name these ``tools`` (default:
+    those of ``App(tools=…)``). Inline agents and the ``model`` of a turn may name these ``models`` (default: any).
+    ``parameters`` (default: ``ORDINARY``) are those that a turn or an inline agent may set; a ``tool_choice`` of
+    ``"auto"`` or ``"none"`` is always allowed. List ``model``, ``tools``, ``extra_body``, ``extra_headers`` and
+    others to allow them; they can override what an agent of the App has. With ``system``, the system prompt of a
+    session and the ``instructions`` of a turn may replace that of the App's agent.
 
-    Raises ``SettingsError`` for anything but names.
+    Raises ``SettingsError`` for values other than names.
 
     >>> from antiphon import Agent
     >>> from antiphon_worker import Allow, App
@@ -64,9 +63,9 @@ class Allow:
 
 
 class Door:
-    """Chooses the agent of a turn, and refuses what the App does not allow. ``None`` allows everything.
+    """Chooses the agent of a turn, and refuses what the App does not allow. ``allow=None`` allows everything.
 
-    ``only`` names the agent of turns that name none, where the App has others only because that one brings them.
+    ``only`` names the agent of turns that name none, if the App has other agents only because that one brings them.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class Door:
 
 
 def _names(value: Any, name: str) -> Collection[str]:
-    """Names in a set, or ``"any"``."""
+    """Return the names as a set, or ``"any"``."""
     if value == "any":
         return "any"
     names: list[Any] = (

@@ -1,4 +1,4 @@
-"""Runs turns under `rq worker`: many at once with our worker class, or one at a time with RQ's own classes.
+"""Runs turns under `rq worker`: many concurrently with our worker class, or one at a time with RQ's own classes.
 
 A stock worker executes whatever function a job names. Give it queues that only trusted services may write to, or start
 it with ``--worker-class antiphon_worker.rq.Worker``.
@@ -40,8 +40,8 @@ LOOK_SECONDS = 0.25
 class TurnWorker(RQWorker):
     """One of our workers under RQ's command line: ``rq worker --worker-class antiphon_worker.rq.Worker``.
 
-    It takes turns from the given queues, many at once, holds their leases and recovers those of workers that died. A
-    job of another function fails visibly; no function, callback, webhook or pickle of a job is ever executed or read.
+    It runs many turns of the given queues concurrently, holds their leases and recovers those of dead workers. A job
+    of another function fails visibly; no function, callback, webhook or pickle of a job is ever executed or read.
     Settings come from ``ANTIPHON_*`` variables; ``--burst``, ``--max-idle-time`` and ``--with-scheduler`` work.
     """
 
@@ -56,7 +56,7 @@ class TurnWorker(RQWorker):
         with_scheduler: bool = False,
         dequeue_strategy: Any = None,
     ) -> bool:
-        """Work until SIGTERM or Ctrl-C, or with ``burst`` until nothing is left. Raises ``SettingsError``."""
+        """Work until SIGTERM or Ctrl-C or, with ``burst``, until no work is left. Raises ``SettingsError``."""
         from antiphon.telemetry import set_up_logging
 
         if max_jobs is not None:
@@ -113,11 +113,11 @@ async def _drain_when_idle(worker: Worker, url: str, settings: Settings, patienc
 
 
 def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
-    """Run the turn whose id the job carries, or the one it describes: ``(session_id, text, options)``.
+    """Run the turn with the job's id, or the turn that its arguments describe: ``(session_id, text, options)``.
 
     Returns the ids and the status of the turn. Raises ``TurnFailed`` if the turn failed, so that RQ shows the job as
-    failed. If the turn has not ended (it waits for a decision or for another try, or this worker must not run it now),
-    the record of the job stays as the session has written it.
+    failed. If the turn has not ended (it waits for a decision or for a retry, or this worker must not run it now),
+    the job's record stays as the session wrote it.
     """
     job = get_current_job()
     if job is None:
@@ -158,7 +158,7 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
 
 
 def _leave_record(job: Job) -> None:
-    """Keep the stock worker from marking the job as finished, and from letting its record expire."""
+    """Prevent the stock worker from marking the job as finished and from letting its record expire."""
 
     def leave(*_: Any, **__: Any) -> None:
         pass
@@ -167,7 +167,7 @@ def _leave_record(job: Job) -> None:
 
 
 def _show_as_cancelled(job: Job) -> None:
-    """Let the stock worker record the cancellation: it marks every job whose function returns as finished."""
+    """Make the stock worker record the cancellation: it marks every job whose function returns as finished."""
 
     def show(result_ttl: int, pipeline: Any, **_: Any) -> None:
         job.set_status(JobStatus.CANCELED, pipeline=pipeline)

@@ -1,4 +1,4 @@
-"""Sends notifications about single turns, in the form of A2A: the new state of the task that the turn is."""
+"""Sends push notifications about single turns over A2A: the new state of the turn's task."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ STATES = {
     "turn_finished": "TASK_STATE_COMPLETED", "turn_failed": "TASK_STATE_FAILED",
     "turn_cancelled": "TASK_STATE_CANCELED", "turn_suspended": "TASK_STATE_INPUT_REQUIRED",
 }  # fmt: skip
-"""The states of a task by the types of the events that bring them about."""
+"""The states of a task, by the types of the events that cause them."""
 MEDIA_TYPE = "application/a2a+json"
 LEASE_SECONDS = 30.0
 MOST_BATCHES = 20
 AT_ONCE = 10
-"""So many requests to one endpoint are under way in a worker."""
+"""How many requests to one endpoint a worker may run concurrently."""
 PATIENCE_SECONDS = 1.0
-"""So long a notification waits for others to the same endpoint; then it is left for later."""
+"""How long a notification waits for others to the same endpoint, in seconds; then it is retried later."""
 OUTAGE_PAUSE_SECONDS = 0.2
 
 
 def message_of(due: Due) -> bytes:
-    """Return the body: an update of the task's status. It is the same at every try."""
+    """Return the body: an update of the task's status. It is the same in every try."""
     status = {"state": STATES[due.kind], "timestamp": time_text(due.at)}
     update = {"taskId": due.turn_id, "contextId": due.session_id, "status": status}
     return encode({"statusUpdate": update})
@@ -57,7 +57,7 @@ def headers_of(push: Push) -> dict[str, str]:
 
 
 def endpoint_of(url: str) -> str:
-    """Return the host and port of a URL, which may be written in several ways."""
+    """Return the host and port of a URL in a normal form."""
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
     with suppress(ValueError):  # it is a name
@@ -66,7 +66,7 @@ def endpoint_of(url: str) -> str:
 
 
 class Pusher:
-    """Sends what is due, in tasks of its own. ``again`` is called when one of them has ended."""
+    """Sends due notifications, in tasks of its own. ``again`` is called when one of these tasks has ended."""
 
     def __init__(self, cell: Cell, poster: Callable[[], Poster], again: Callable[[], None]) -> None:
         self._cell, self._poster, self._again = cell, poster, again
@@ -76,11 +76,11 @@ class Pusher:
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Those that send."""
+        """The tasks that are sending."""
         return self._tasks
 
     async def take_all(self) -> None:
-        """Take notifications while there are some that are due. Raises ``StoreError``."""
+        """Take notifications while some are due. Raises ``StoreError``."""
         while len(self._tasks) < MOST_BATCHES:
             until = time.monotonic() + LEASE_SECONDS - 2 * TIMEOUT_SECONDS
             taken, now, more = await take_pushes(self._cell, int(LEASE_SECONDS * 1000))
@@ -135,7 +135,7 @@ class Pusher:
         await self._settle(due, seconds if what == "later" else None)
 
     async def _may_start(self, origin: str, until: float) -> bool:
-        """Wait a moment until few requests to an endpoint are under way, and count one more."""
+        """Count one more request to an endpoint, once few are running. Returns False if that takes too long."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS), self._freed:
                 await self._freed.wait_for(lambda: self._under_way[origin] < AT_ONCE)
@@ -154,7 +154,7 @@ class Pusher:
             self._freed.notify_all()
 
     async def _settle(self, due: Due, seconds: float | None) -> None:
-        """Write what became of a notification, as soon as Redis can be reached."""
+        """Write the outcome of a notification, as soon as Redis is reachable."""
         while True:
             try:
                 await settle_push(self._cell, due, None if seconds is None else int(seconds * 1000))

@@ -1,7 +1,7 @@
 """Retries, timeouts, fallbacks and rate limits of model calls.
 
-While no limit is known, a call costs nothing. A worker learns of one from its own services, or from the channel on
-which the worker that met it says so. Then each call of that model and key asks the bucket in Redis when it may start.
+While no limit is known, calls have no overhead. A worker learns of a limit from its own calls, or from the channel
+where another worker announces it. Then each call of that model and key asks the bucket in Redis when it may start.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
 SHORTEST_SHARE = 8
 FALLBACK_SECONDS = 10.0
-"""For how long a model is tried again that has a fallback, unless the agent says so: somebody waits for an answer."""
+"""How long a model with a fallback is retried, in seconds, unless its agent sets it: a user may be waiting."""
 
 
 def seconds_until_retry(error: ProviderError, errors: int, failing: float, retry: Retry) -> float | None:
-    """Return the seconds until the next try, or None where the policy gives up.
+    """Return the seconds until the next try, or None if the policy gives up.
 
-    ``errors`` is how many errors the run has had before this one, and ``failing`` for how many seconds the service has
-    failed in this step: a turn that makes progress begins anew.
+    ``errors`` is the number of earlier errors of the run. ``failing`` is how many seconds the service has failed in
+    this step: it starts from 0 when the turn makes progress.
     """
     if not error.retryable or not _listed(error, retry):
         return None
@@ -52,14 +52,14 @@ def seconds_until_retry(error: ProviderError, errors: int, failing: float, retry
 
 
 def _listed(error: ProviderError, retry: Retry) -> bool:
-    """Whether the policy names the error's code, or that of a class above it."""
+    """Return whether the policy names the error's code, or that of a base class."""
     return retry.codes is None or any(
         getattr(kind, "code", None) in retry.codes for kind in type(error).__mro__
     )
 
 
 def _delay(error: ProviderError, errors: int, first: float) -> float:
-    """What the service asked for, or doubling ones. A service that asks for too little gets a share of those."""
+    """Return the doubling delay, or the one that the service asked for, but at least a share of the doubling one."""
     doubling = min(first * 2 ** min(errors, 30), LONGEST_DELAY_SECONDS)
     if error.retry_after is None:
         return doubling * random.uniform(0.8, 1.2)
@@ -67,11 +67,11 @@ def _delay(error: ProviderError, errors: int, first: float) -> float:
 
 
 LOOKS = 8
-"""How often a silence is looked at before it is too long: by so much of it the end may come late."""
+"""How many checks a limit of silence is divided into: a timeout may be late by one part."""
 
 
 class Heard(Protocol):
-    """Where the pieces of an answer arrive. ``heard`` becomes true with each piece."""
+    """Receives the pieces of an answer. ``heard`` becomes True with each piece."""
 
     heard: bool
 
@@ -80,7 +80,7 @@ class Heard(Protocol):
 
 
 class CallTimeouts:
-    """Raises the error of a time limit within it. A call has one timer, however many pieces arrive."""
+    """Raises the error of a time limit inside this context. A call has one timer, however many pieces arrive."""
 
     def __init__(self, timeouts: Timeouts, provider: str, outlet: Heard) -> None:
         self._timeouts = timeouts
@@ -107,9 +107,9 @@ class CallTimeouts:
             raise error from None
 
     def _look(self) -> None:
-        """End the call if it is late, or look again in time."""
+        """End the call if it is late, or schedule the next check."""
         now = self._loop.time()
-        if self._outlet.heard or self._outlet.full:  # with a full outlet, it is not the service that is late
+        if self._outlet.heard or self._outlet.full:  # if the outlet is full, the service is not late
             self._begun = self._begun or self._outlet.heard
             self._outlet.heard, self._since = False, now
         between = self._timeouts.between_tokens
@@ -147,7 +147,7 @@ class CallTimeouts:
 
 
 class ModelChoice:
-    """A model that can be called. ``place`` is 0 for that of the agent, and counts its fallbacks from 1."""
+    """A model that can be called. ``place`` is 0 for the agent's model, and from 1 for its fallbacks."""
 
     def __init__(self, provider: Provider, model: str, params: dict[str, Any], place: int = 0) -> None:
         self.provider = provider
@@ -161,7 +161,7 @@ class ModelChoice:
 
 
 def unforced(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of later model calls: one that must call a tool each time could never answer."""
+    """Return the parameters of later model calls: a model forced to call a tool each time could never answer."""
     choice: Any = params.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind in (None, "auto", "none"):
@@ -170,10 +170,10 @@ def unforced(params: dict[str, Any]) -> dict[str, Any]:
 
 
 class Fallback:
-    """The fallbacks of an agent. A finished step names the model that answered, and the next one begins with it.
+    """The fallbacks of an agent. A finished step names the model that answered, and the next step begins with it.
 
-    ``open_provider`` returns a provider by its place in ``models``, from 0. ``gives_up`` says whether a model that
-    raised this error is not tried again; where it is, the error ends the attempt, and the next one begins as this one.
+    ``open_provider`` returns a provider by its place in ``models``, from 0. ``gives_up`` returns whether a model that
+    raised this error is given up; otherwise the error ends the attempt, and the next attempt tries the same model.
     """
 
     def __init__(
@@ -187,11 +187,11 @@ class Fallback:
         self._gives_up = gives_up
 
     def through(self, wrap: Callable[[Provider], Provider]) -> Fallback:
-        """Return these fallbacks with providers that ``wrap`` makes of them."""
+        """Return these fallbacks with their providers wrapped by ``wrap``."""
         return self.placed(lambda provider, _: wrap(provider))
 
     def placed(self, wrap: Callable[[Provider, int], Provider]) -> Fallback:
-        """Do the same where ``wrap`` also needs their places, which count from 1."""
+        """Do the same with a ``wrap`` that also takes their places, from 1."""
 
         async def opened(place: int) -> Provider:
             return wrap(await self._open(place), place + 1)
@@ -199,7 +199,7 @@ class Fallback:
         return Fallback(self._models, opened, self._gives_up)
 
     async def at(self, place: int, first: ModelChoice) -> ModelChoice:
-        """Return the model at this place, or the last one of an agent that has fewer now."""
+        """Return the model at this place, or the last one if the agent has fewer now."""
         place = min(place, len(self._models))
         if place == 0:
             return first
@@ -228,7 +228,7 @@ def changed(step: int, error: ProviderError, failed: ModelChoice, found: ModelCh
 log = logging.getLogger("antiphon.limits")
 
 BRIEF_SECONDS = 1.0
-"""So long a turn waits in its place. One that must wait longer is given back, and its place is free for another."""
+"""How long a turn waits in its process, in seconds. A turn that must wait longer is requeued and frees its place."""
 MOST_SCOPES = 1_000
 LONGEST_MS = 3_600_000.0
 SILENCE_SECONDS = 3600.0
@@ -243,14 +243,14 @@ class _All:
 
 
 class RateLimits:
-    """The ``Gate`` of one worker process, and what it knows of limits."""
+    """The ``Gate`` of one worker process, and its known limits."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self.known: dict[str, float] = {}  # scopes with a bucket, and when it is gone at the latest
+        self.known: dict[str, float] = {}  # scopes with a bucket, and its latest end
 
     async def run(self, feed: LiveFeed) -> None:
-        """Hear of limits that other workers meet, until cancelled."""
+        """Listen for limits that other workers meet, until cancelled."""
         while True:
             try:
                 await self._listen(feed)
@@ -261,13 +261,13 @@ class RateLimits:
             await asyncio.sleep(REFUSED_SECONDS)
 
     async def enter(self, scope: str) -> None:
-        """Return when a call may start. Raises ``HeldBack`` if that takes longer than a moment."""
+        """Return when a call may start. Raises ``HeldBack`` if that takes longer than ``BRIEF_SECONDS``."""
         waited = 0.0
         while (until := self.known.get(scope)) is not None and time.monotonic() < until:
             try:
                 ms = await admit(self._cell, scope)
             except StoreError:
-                return  # a bucket is advice
+                return  # buckets are only advice
             if ms == 0:
                 return
             if ms is None:
@@ -284,7 +284,7 @@ class RateLimits:
         self.known.pop(scope, None)
 
     async def heard(self, scope: str, pressure: Pressure) -> None:
-        """Slow all workers of the cell down."""
+        """Slow down all workers of the cell."""
         with suppress(StoreError):
             lasts = await limit(self._cell, scope, int(pressure.wait * 1000), pressure.gap * 1000)
             self.know(scope, lasts)
@@ -300,19 +300,19 @@ class RateLimits:
                     message = await listener.get(SILENCE_SECONDS)
                 except TimeoutError:
                     continue
-                with suppress(ValueError):  # whoever may publish here can say anything
+                with suppress(ValueError):  # any client that may publish here can send anything
                     ms, scope = message.decode().split(" ", 1)
                     self.know(scope, min(float(ms), LONGEST_MS))
 
     def know(self, scope: str, ms: float) -> None:
-        """There may be a bucket of this scope for so long: calls ask it."""
+        """Note that this scope may have a bucket for so long: calls ask it."""
         if len(self.known) >= MOST_SCOPES:
-            self.known.clear()  # they are heard of again
+            self.known.clear()  # they are announced again
         self.known[scope] = time.monotonic() + ms / 1000
 
 
 class AskedLimits:
-    """The ``Gate`` of a process that runs one turn: it hears of no limit, so that each call asks the bucket."""
+    """The ``Gate`` of a process that runs one turn: it does not listen for limits, so each call asks the bucket."""
 
     known: Container[str] = _All()
 
@@ -325,5 +325,5 @@ class AskedLimits:
         await self._limits.enter(scope)
 
     async def heard(self, scope: str, pressure: Pressure) -> None:
-        """Slow all workers of the cell down."""
+        """Slow down all workers of the cell."""
         await self._limits.heard(scope, pressure)

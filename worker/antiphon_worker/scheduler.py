@@ -1,4 +1,4 @@
-"""Submits the turns of schedules that are due. Schedulers of several workers do not disturb each other."""
+"""Submits the turns of due schedules. Schedulers of several workers do not interfere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAUSE_SECONDS = 1.0
 
 
 class Scheduler:
-    """Looks once a second."""
+    """Checks for due schedules once a second."""
 
     def __init__(self, cell: Cell) -> None:
         self._due = DueSchedules(cell)

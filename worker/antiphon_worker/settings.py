@@ -130,12 +130,12 @@ class Settings(CommandSettings):
 
     @property
     def redis_urls(self) -> list[str]:
-        """Split into one URL for each cell."""
+        """The URLs of the cells that this worker serves."""
         return [cell for url in self.server_urls for cell in cell_urls(url)]
 
     @property
     def server_urls(self) -> list[str]:
-        """Split into one URL for each Redis or cluster: each has its own worker processes."""
+        """One URL for each Redis or cluster that this worker serves: each has its own worker processes."""
         return [self.promised(url) for url in server_urls(self.redis_url)]
 
     @property
@@ -155,7 +155,7 @@ class Settings(CommandSettings):
         return REPLICATED if self.durability == REPLICATED else ""
 
     def promised(self, url: str) -> str:
-        """Return the URL of a Redis with what this worker's connections to it promise."""
+        """Return the URL of a Redis with the durability of this worker's connections."""
         return with_durability(url, self.promise)
 
     def environ(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Delivers signed completion events to webhooks.
 
-1. New notices become deliveries of the webhooks that want them; one script does it, so that none is made twice.
-2. A webhook with due deliveries is held by one worker for a time.
-3. What its receiver acknowledges is written at once. What it does not acknowledge is tried again later, for a day.
+1. One script turns new completion events into deliveries of the webhooks that want them, so none is created twice.
+2. A webhook with due deliveries is leased by one worker.
+3. A delivery that the endpoint acknowledges is noted immediately. Others are retried later, for a day.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SECRET_PREFIX = "whsec_"
 
 
 def message_of(event: Event) -> bytes:
-    """Return the body: type, timestamp, and the event as it is published. It is the same at every try."""
+    """Return the body: type, timestamp, and the event as published. It is the same in every try."""
     head = f'{{"type":"{event.type}","timestamp":"{time_text(event.at)}","data":'
     return head.encode() + encode(event) + b"}"
 
 
 def signed_headers(secrets: str, message_id: str, at: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a message that is sent now (``at``, in seconds), with a signature for each secret."""
+    """Return the headers of a message sent now (``at``, in seconds), with a signature for each secret."""
     signed = f"{message_id}.{at}.".encode() + body
     signatures = [
         base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
@@ -73,15 +73,15 @@ log = logging.getLogger("antiphon.webhooks")
 PAUSE_SECONDS = 1.0
 LEASE_SECONDS = 20.0
 LOST_SECONDS = 2.0
-"""So long a webhook is left alone whose worker was lost."""
+"""How long a webhook is left alone after its worker was lost, in seconds."""
 AT_ONCE = 10
-"""So many requests to one receiver are under way."""
+"""How many requests to one endpoint run concurrently."""
 OUTAGE_PAUSE_SECONDS = 0.2
 LEAVE_SECONDS = 3.0
 
 
 class Deliverer:
-    """Looks once a second, and at once where there is more."""
+    """Checks once a second, and immediately if there is more to do."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -93,7 +93,7 @@ class Deliverer:
         self._warned = False
 
     async def run(self) -> None:
-        """Deliver until cancelled. Requests under way then may still end."""
+        """Deliver until cancelled. Requests that are still running then get a moment to end."""
         try:
             while True:
                 self._again.clear()
@@ -111,7 +111,7 @@ class Deliverer:
             await self._leave()
 
     async def _take_all(self) -> None:
-        """Take webhooks while there are some with something due."""
+        """Take webhooks while some have due deliveries."""
         try:
             while True:
                 until = time.monotonic() + LEASE_SECONDS - TIMEOUT_SECONDS
@@ -162,11 +162,11 @@ class Deliverer:
         return self._poster
 
     async def _deliver(self, poster: Poster, taken: Taken, until: float) -> None:
-        """Deliver what is due to one webhook, and leave it to the next."""
+        """Deliver what is due to one webhook, then release it."""
         try:
             wanted = await self._wanted(taken)
             while wanted and not self._stopping:
-                some, wanted = wanted[:AT_ONCE], wanted[AT_ONCE:]  # events may be long: few are read at once
+                some, wanted = wanted[:AT_ONCE], wanted[AT_ONCE:]  # events may be long: read a few at a time
                 events = await self._events([each.notice for each in some])
                 if time.monotonic() > until:
                     break  # another worker may hold the webhook before these are answered
@@ -178,13 +178,13 @@ class Deliverer:
             return  # its lease ends
 
     async def _events(self, notices: list[Notice]) -> dict[str, Event]:
-        """Read events with the tenants of their turns, which the entries of deliveries do not have."""
+        """Read events with the tenants of their turns, which the entries of deliveries lack."""
         tenants = await tenants_of(self._cell, [one.turn_id for one in notices])
         known = [one._replace(tenant=tenant) for one, tenant in zip(notices, tenants, strict=True)]
         return await read_events(self._cell, known)
 
     async def _wanted(self, taken: Taken) -> list[Delivery]:
-        """The deliveries of turns of the agent that the webhook asked for, if it named one."""
+        """Return the deliveries for turns of the webhook's agent, if it names one; settle the others as skipped."""
         agent, due = text_of(taken.fields.get("agent")), taken.deliveries
         if not agent:
             return due
@@ -215,7 +215,7 @@ class Deliverer:
         await self._settle(taken, delivery, what, int(seconds * 1000), error)
 
     async def _settle(self, taken: Taken, delivery: Delivery, what: What, ms: int, error: str) -> None:
-        """Write what became of a delivery, as soon as Redis can be reached."""
+        """Write the outcome of a delivery, as soon as Redis is reachable."""
         while True:
             try:
                 await settle(self._cell, taken, delivery, what, ms, error)
