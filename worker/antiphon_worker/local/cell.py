@@ -22,11 +22,11 @@ from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
 
 MOST_EVENTS = 1_000
-PUT_BACK_MS = 1_000  # what is less is how clocks are kept exact
+PUT_BACK_MS = 1_000  # smaller steps back are normal clock corrections
 
 
 class Clock:
-    """The time of this machine in ms since 1970. When it is put back, this goes on: what is due stays due then."""
+    """The time of this machine in ms since 1970. It continues when the clock is set back, so that due times hold."""
 
     def __init__(self) -> None:
         self._ahead = 0
@@ -46,7 +46,7 @@ class MemoryCell(Cell):
     """The sessions of one process, and the live channels of their events. Used from any thread and event loop."""
 
     has_disk = False
-    reached = True  # as a LiveFeed says it of its server
+    reached = True  # as in a LiveFeed
 
     def __init__(self) -> None:
         self.redis = None  # type: ignore[assignment]
@@ -66,7 +66,7 @@ class MemoryCell(Cell):
         return self.apply(name, *arguments)
 
     def apply(self, name: str, *arguments: Any) -> Any:
-        """Make a transition, and return its answer as the script of this name does."""
+        """Make a transition, and return the answer that the script of this name would return."""
         with self.lock:
             return getattr(self.transitions, name.rpartition("/")[2])(*arguments)
 
@@ -87,7 +87,7 @@ class MemoryCell(Cell):
         return found
 
     def seconds_until(self, turn: Turn) -> float | None:
-        """Seconds until something of the turn is due; None for one that has ended, or waits for others."""
+        """Return the seconds until something of the turn is due; None if it has ended, or waits for others."""
         with self.lock:
             times = [turn.due, turn.aside]
             if turn.session.inbox[:1] == [turn]:
@@ -101,12 +101,12 @@ class MemoryCell(Cell):
         return all(turn.status in ENDED for turn in list(self.transitions.turns.values()))
 
     def forget_worker(self, name: str) -> None:
-        """Forget the last claim of a worker that does not come back."""
+        """Forget the last claim of a worker that has ended."""
         with self.lock:
             self.transitions.tokens.pop(name, None)
 
     def after_fork(self) -> None:
-        """Forget the open turns in the child of a fork, which does not have the parent's threads and tasks."""
+        """Forget the unfinished turns in a forked child, which lacks the parent's threads and tasks."""
         self.lock = threading.RLock()
         self._listeners.clear()
         for turn in list(self.transitions.turns.values()):
@@ -118,7 +118,7 @@ class MemoryCell(Cell):
             session.let_go()
             session.turns = [turn for turn in session.turns if turn.status in ENDED]
 
-    # What is read without a script
+    # Reads without a script
 
     async def server_ms(self) -> int:
         return self.transitions.clock()
@@ -171,7 +171,7 @@ class MemoryCell(Cell):
             failed = [TurnId(turn.id) for turn in reversed(turns) if turn.status == "failed"]
             return failed, sorted((turn.due, TurnId(turn.id)) for turn in turns if turn.due is not None)
 
-    # Its live channels, as ``LiveFeed`` has them
+    # Live channels, as in ``LiveFeed``
 
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncGenerator[Listener]:
@@ -192,10 +192,10 @@ class MemoryCell(Cell):
             place[1].close(ClientClosed())
 
     def check_open(self) -> None:
-        """A memory cell is never closed."""
+        """Do nothing: a memory cell is never closed."""
 
     def reconnect(self) -> None:
-        """There is no connection."""
+        """Do nothing: there is no connection."""
 
     def _publish(self, session_id: str, events: list[bytes]) -> None:
         here = asyncio._get_running_loop()

@@ -15,13 +15,13 @@ from antiphon_worker.local.records import KeptFile, Record, Session
 
 
 def with_files(request: bytes) -> bytes:
-    """Return the request of a turn whose session has files: workers that know none leave it to others."""
+    """Return the request of a turn whose session has files: workers without support for files leave it to others."""
     end = WITH_FILES.encode()
     return request if request.endswith(end) else request[:-1] + end
 
 
 def marked(request: bytes, session: Record) -> bytes:
-    """Return the request of a new turn, for workers that know files if its session has some."""
+    """Return the request of a new turn, marked for workers that support files if its session has some."""
     return with_files(request) if "media" in session else request
 
 
@@ -66,7 +66,8 @@ class FileTransitions(Moves):
         return [b"STORED"]
 
     def _begin_files(self, session: Session, op: str, tenant: str, ttl_ms: Any, now: int) -> None:
-        """Note in a session, which may be new, that it has files. Its open turns are for workers that know them."""
+        """Note that a session, perhaps a new one, has files. Its pending turns then need workers that support them.
+        """
         record = session.record
         if record.begin(now, op) and tenant:
             record.put(tenant=tenant)
@@ -86,12 +87,12 @@ class FileTransitions(Moves):
         return [b"MISSING"]
 
     def list_files(self, session_id: str) -> Answer:
-        """Read the entries of the files that a session has."""
+        """Read the entries of a session's files."""
         session = self.find(session_id)
         return [b"FILES", [one.entry for one in session.files.values() if one.entry] if session else []]
 
     def drop_files(self, session_id: str, *names: str) -> Answer:
-        """Remove files of a session, also those that were only begun."""
+        """Remove files of a session, including incomplete ones."""
         session, dropped = self.find(session_id), 0
         if session is None:
             return [b"DROPPED", 0]
@@ -105,7 +106,7 @@ class FileTransitions(Moves):
 
 
 def files_of(session: Session) -> tuple[int, int]:
-    """How many files a session has, and their bytes."""
+    """Return how many files a session has, and their total bytes."""
     files, _, total = (session.record.text("media") or "0 0").partition(" ")
     return int(files), int(total)
 
@@ -115,7 +116,7 @@ def count_files(session: Session, files: int, total: int) -> None:
 
 
 def files_in(session: Session) -> list[StoredFile]:
-    """Return the files of a session as they are saved."""
+    """Return the files of a session in saved form."""
     found: list[StoredFile] = []
     for kept in session.files.values():
         if kept.entry:
@@ -126,7 +127,7 @@ def files_in(session: Session) -> list[StoredFile]:
 
 
 def put_files(session: Session, files: Sequence[StoredFile]) -> None:
-    """Let a session have files as they were saved, besides those that it has."""
+    """Add saved files to those of a session."""
     for one in files:
         entry = msgspec.json.encode(FileEntry(one.id, one.size, one.media_type, one.name, one.by))
         chunks = {at: bytes(chunk) for at, chunk in enumerate(chunks_of(one.data))}

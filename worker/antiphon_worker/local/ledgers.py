@@ -1,4 +1,4 @@
-"""The ledgers of budgets of a memory cell: what model calls hold and have used."""
+"""The budget ledgers of a memory cell: what model calls hold and have used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 class Asked(NamedTuple):
-    """A budget on which a call draws, with its ledger."""
+    """A budget that a call draws on, with its ledger."""
 
     ledger: Record
     scope: str
@@ -81,7 +81,7 @@ class LedgerTransitions(Moves):
     def capture(
         self, turn: str, fence: str, number: int, cost: int, tokens: int, estimated: str, *ledgers: str
     ) -> Answer:
-        """Settle a model call: what it has used takes the place of what is held for it."""
+        """Settle a model call: replace its hold by what it has used."""
         for name in ledgers:
             ledger = self.spent.get(name, Record())
             if ledger.text(f"call:{turn}").startswith(f"{fence} {number} "):
@@ -89,7 +89,7 @@ class LedgerTransitions(Moves):
         return [b"CAPTURED"]
 
     def note(self, session_id: str, turn_id: str, fence: str, scope: str) -> Answer:
-        """Note for whose budget a turn will wait."""
+        """Note which scope's budget a turn will wait for."""
         if self._held(session_id, fence) is None:
             return [b"SUPERSEDED"]
         self.unfunded[turn_id] = scope
@@ -110,7 +110,7 @@ class LedgerTransitions(Moves):
         return msgspec.json.decode(stored.get(name) or own or stored.get("") or b"[]", type=list[Budget])
 
     def _ledger(self, name: str, begun: int) -> Record:
-        """Return a ledger; a new one where there is none, or where its day or month is over."""
+        """Return a ledger; a new one if there is none, or if its day or month is over."""
         ledger = self.spent.get(name)
         if ledger is not None and ledger.number("from") < begun:
             del self.spent[name]
@@ -118,7 +118,7 @@ class LedgerTransitions(Moves):
         return Record() if ledger is None else ledger
 
     def _bury_dead(self, ledger: Record, now: int) -> bool:
-        """Estimate the calls that have ended without being settled. Returns whether there are any."""
+        """Settle the calls that ended without being settled, by estimate. Returns whether there are any."""
         calls = [name.removeprefix("call:") for name in ledger if name.startswith("call:")]
         dead = [turn for turn in calls if self._is_dead(turn, ledger.text(f"call:{turn}"), now)]
         for turn in dead:
@@ -136,7 +136,7 @@ class LedgerTransitions(Moves):
 def _refusal(
     asked: list[Asked], wanted: dict[str, int], now: int, unpriced: bool, switched: bool
 ) -> tuple[Answer | None, Record | None]:
-    """Return what keeps a call from starting, and the ledger of which other calls hold the rest."""
+    """Return what prevents a call from starting, and the ledger whose rest other calls hold."""
     worst: Asked | None = None
     busy: Record | None = None
     for one in asked:
@@ -160,7 +160,7 @@ def _refusal(
 
 
 def _settle(ledger: Record, turn: str, used: dict[str, int] | None = None, *, estimated: bool = True) -> None:
-    """End a call: without ``used`` it has used what is held for it."""
+    """Settle a call; without ``used``, its whole hold counts as used."""
     _, _, cost, tokens, _ = ledger.text(f"call:{turn}").split(" ")
     ledger.drop(f"call:{turn}")
     for unit, held in {"cost": int(cost), "tokens": int(tokens)}.items():
@@ -182,7 +182,7 @@ def _ledger(turn: str, session: str, scope: str, name: str, budget: Budget) -> s
 
 
 def _begun(per: str, now: int) -> int:
-    """Return when the day or month of this time has begun, in ms; 0 for other budgets."""
+    """Return when the day or month of ``now`` began, in ms; 0 for other budgets."""
     if per == "day":
         return now // DAY_MS * DAY_MS
     if per != "month":

@@ -1,4 +1,4 @@
-"""What the transitions of a memory cell are made of: inboxes, queues, and the publication of events."""
+"""The building blocks of a memory cell's transitions: inboxes, queues, and the publication of events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_DECIDED = "Nobody decided about a tool call of this turn within its time lim
 
 
 def unseen_ms(turn: Turn, now: int) -> int:
-    """For how long nothing looks at a suspended turn: an hour if it only sleeps, otherwise a quarter of its wait."""
+    """Return the ms until a suspended turn is checked again: an hour if it only sleeps, else a quarter of its wait."""
     if all(call.kind in ("sleep", "batch") or call.decision for call in turn.calls):
         return LONGEST_UNSEEN_MS
     suspended = now - turn.record.number("suspended_at", now)
@@ -40,14 +40,14 @@ def unseen_ms(turn: Turn, now: int) -> int:
 class Moves:
     """All sessions and turns of one cell. Not thread-safe: ``MemoryCell`` makes one call at a time.
 
-    ``accepted`` is called with a new turn, ``published`` with a session's new events, ``woken`` with a turn that can be
-    claimed, has another time to wait for, or has ended while it waited, and ``stopping`` with a running turn that is to
-    stop, why, and what is to stay of it.
+    ``accepted`` is called with a new turn, ``published`` with a session's new events, ``woken`` with a turn that can
+    be claimed, has a new due time, or has ended while it waited, and ``stopping`` with a running turn that must stop,
+    the reason, and what to keep of it.
     """
 
     def __init__(self, clock: Callable[[], int] = now_ms, most_events: int = KEPT_EVENTS) -> None:
         self.clock = clock
-        self.most_events = most_events  # that stay of turns that have ended
+        self.most_events = most_events  # that are kept of ended turns
         self.sessions: dict[str, Session] = {}
         self.turns: dict[str, Turn] = {}
         self.queues: dict[str, list[Turn]] = {}
@@ -59,18 +59,18 @@ class Moves:
         )
         self.stopping: Callable[[str, str, str], None] = lambda turn, reason, keep: None
         self.event_position = 0
-        self.events: dict[str, dict[str, KeptEvent]] = {}  # that were sent, by names and ids
+        self.events: dict[str, dict[str, KeptEvent]] = {}  # sent ones, by names and ids
         self.tokens: dict[str, str] = {}  # of the last claim of each worker
         self.promotions = b""  # which revisions of agents sessions take, as JSON
         self.fences = 0
         self.spent: dict[str, Record] = {}  # ledgers of budgets
         self.budgets: dict[str, dict[str, bytes]] = {}  # stored ones, by scope and name
-        self.unfunded: dict[str, str] = {}  # the scope that keeps a turn from going on
+        self.unfunded: dict[str, str] = {}  # the scopes whose budgets turns wait for
         self._ended: dict[str, Turn] = {}  # in the order of their ends
         self._swept = clock()
 
     def find(self, session_id: str) -> Session | None:
-        """Return a session that exists. One that was not used for its time to live does not."""
+        """Return an existing session, or None. A session that was unused for its time to live does not exist."""
         session, now = self.sessions.get(session_id), self.clock()
         if session is not None and session.expires is not None and session.expires <= now:
             self.drop_session(session)
@@ -80,7 +80,7 @@ class Moves:
         return session
 
     def _begun(self, session_id: str) -> Session:
-        """Return a session, or a new one, which does not exist until something is written to it."""
+        """Return a session, or a new one that does not exist until something is written to it."""
         return self.find(session_id) or Session(session_id)
 
     def drop_session(self, session: Session) -> None:
@@ -90,11 +90,12 @@ class Moves:
         session.clear()
 
     def outside(self, session: Session) -> list[Turn]:
-        """The open turns of a session that are not in its inbox: delayed ones, and those that others pass by."""
+        """Return the pending turns of a session outside its inbox: delayed ones and those that others may overtake.
+        """
         return [turn for turn in session.turns if turn.due is not None or turn.aside is not None]
 
     def _held(self, session_id: str, fence: str) -> Session | None:
-        """The session, if this fence is in force."""
+        """Return the session if this fence is in force, else None."""
         session = self.sessions.get(session_id)
         return session if session and fence and session.record.text("fence") == fence else None
 
@@ -126,7 +127,7 @@ class Moves:
         return position
 
     def _offer(self, turn: Turn, now: int, *, front: bool = False) -> None:
-        """Put a turn where workers find it."""
+        """Put a turn into its queue, where workers find it."""
         turn.session.look_at = now + LOOK_AGAIN_MS
         queue = self.queues.setdefault(turn.record.text("queue"), [])
         queue.insert(0 if front else len(queue), turn)
@@ -141,7 +142,7 @@ class Moves:
     def _ready(self, session: Session, now: int, *, front: bool = False) -> None:
         """Offer the head of the inbox. If the inbox is empty, the session's time to live begins.
 
-        An edit that has waited for the ended turn goes first: the head is held for a moment.
+        An edit that has waited for the ended turn goes first: the head is held back for a moment.
         """
         if not session.inbox:
             session.look_at = None
@@ -162,14 +163,14 @@ class Moves:
         *,
         left: bool = False,
     ) -> None:
-        """The end of a run. A turn without messages in the history keeps its place there."""
+        """End a run. A turn that leaves no messages in the history records its history position."""
         session, record, ran = turn.session, turn.record, turn.status == "running"
         seq = self._publish(session, now, *bodies)
         if not left:
             record.put(place=len(session.history))
         record.put(status=status, ended_at=now, last_seq=seq)
         turn.journal = []
-        if status != "failed":  # which can run again
+        if status != "failed":  # a failed turn can run again
             turn.carried = None
         if not ran:
             self.woken(turn)
@@ -190,7 +191,7 @@ class Moves:
             turns.pop(0)
 
     def _release(self, session: Session, now: int) -> None:
-        """The session's time to live begins, unless one of its turns is not due yet or waits for decisions."""
+        """Start the session's time to live, unless one of its turns is not due yet or waits for decisions."""
         record = session.record
         ttl = record.number("ttl", DEFAULT_TTL_MS) if record.get("ttl") else DEFAULT_TTL_MS
         if ttl <= 0 or record.number("aside"):
@@ -205,7 +206,7 @@ class Moves:
             turn.session.turns.remove(turn)
 
     def _sweep(self, now: int) -> None:
-        """Drop what is over: sessions after their time to live, and turns a week after their end."""
+        """Drop what has expired: sessions after their time to live, and turns a week after their end."""
         self._swept = now
         for session in list(self.sessions.values()):
             if session.expires is not None and session.expires <= now:
@@ -215,9 +216,9 @@ class Moves:
                 self._drop(turn)
 
     def _stand_up(self, turn: Turn) -> bool:
-        """The turn waits no longer; one that was overtaken enters the inbox after the current turn.
+        """End the wait of a turn. An overtaken turn enters the inbox after the current turn.
 
-        Returns whether it is the head.
+        Returns whether the turn is the head.
         """
         session = turn.session
         if turn.aside is not None:
@@ -229,7 +230,7 @@ class Moves:
         return session.inbox[:1] == [turn]
 
     def _withdraw(self, turn: Turn, reason: str, now: int, keep_events: int, keep: str = "") -> bool:
-        """Cancel a turn that no worker runs. One that has something to keep is woken to a worker, which ends it.
+        """Cancel a turn that no worker runs. If it has something to keep, a worker claims it and ends it.
 
         Returns whether it has ended.
         """
@@ -259,7 +260,7 @@ class Moves:
         return False
 
     def _retry(self, turn: Turn, now: int, delay_ms: int, reason: str, code: str, service: bytes) -> None:
-        """The turn starts again from its last finished step, at once or after a delay. One that moves waits in line."""
+        """Restart the turn from its last finished step, at once or after a delay. A turn that moves waits in line."""
         if code == BudgetReached.code and turn.id not in self.unfunded:
             delay_ms = 0
         more = {"service": msgspec.Raw(service)} if service else {}
@@ -290,7 +291,7 @@ class Moves:
             self._ready(turn.session, now)
 
     def _is_cancelled_in_rq(self, turn: Turn) -> bool:
-        """Whether RQ's tools have cancelled a turn. There are none without Redis."""
+        """Return whether RQ's tools have cancelled a turn. Without Redis, there are no such tools."""
         return False
 
     def _resume(self, turn: Turn, now: int) -> None:
@@ -303,7 +304,7 @@ class Moves:
             self._ready(turn.session, now, front=True)
 
     def _keep_journal(self, turn: Turn) -> None:
-        """The journal stays as a field: tools have run, or may have, and the history does not show it."""
+        """Keep the journal as a field: tools may have run, and the history does not show it."""
         if turn.journal:
             made = [
                 b'{"decision":' + call.decision + b"}"

@@ -1,4 +1,4 @@
-"""What the engine asks an App for, answered by one agent of this process: its functions never leave it."""
+"""Stands in for an App with one agent of this process, whose functions never leave it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from antiphon_worker.providers.base import Provider
 
 
 class OwnApp:
-    """The App of one turn. ``agent`` is None where the turn names one that this process does not know.
+    """The App of one turn. ``agent`` is None if the turn names an agent that this process does not know.
 
-    An agent to which the turn is handed over takes its place. ``known`` finds one that is only a name.
+    If the turn is handed over, the new agent takes its place. ``known`` finds agents by name.
     """
 
     timeouts = router = None
@@ -49,11 +49,11 @@ class OwnApp:
 
     @property
     def children(self) -> bool:
-        """Whether agents are tools of the one in charge."""
+        """Whether the agent in charge has agents as tools."""
         return self._own is not None and any(isinstance(tool, ChildTool) for tool in self._own.tools)
 
     def archive(self, url: str = "") -> None:
-        """A store saves whole sessions: there is nothing to archive."""
+        """Do nothing: a store saves whole sessions, so there is nothing to archive."""
 
     def agent(
         self,
@@ -75,7 +75,7 @@ class OwnApp:
         return self._spec
 
     def _found(self, name: str | None) -> AgentLike | None:
-        """Return the agent of the turn, or another one with this name to which it or others hand over."""
+        """Return the agent of the turn, or the agent of this name among its hand-offs and theirs."""
         if self._first is None or name is None or name == self._first.name:
             return self._first
         found = {self._first.name: self._first}
@@ -112,7 +112,7 @@ class OwnApp:
         return self._own.budgets if self._own else []
 
     def servers(self, agent: AgentSpec) -> list[MCP]:
-        """Return the MCP servers of the agent in charge. Raises ``UsageError`` for one that is only a name."""
+        """Return the MCP servers of the agent in charge. Raises ``UsageError`` for a server that is only a name."""
         if self._own is None or not self._own.mcp:
             return []
         check_installed()

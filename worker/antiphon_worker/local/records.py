@@ -1,4 +1,4 @@
-"""The sessions and turns of a memory cell, with the fields that Redis keeps of them."""
+"""The sessions and turns of a memory cell, with the same fields as in Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEFORE_INPUT = len(b'{"messages":')
 
 DELETED = "The session was deleted."
 DECIDABLE = ("approval", "tool")
-"""The kinds of pending calls that take decisions. A sleep ends at its time, and a wait with an event."""
+"""The kinds of pending calls that take decisions. A sleep ends with time, and a wait with an event."""
 
 OF_A_RUN = (
     "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
@@ -48,7 +48,7 @@ class Record(dict[str, bytes]):
             self.pop(name, None)
 
     def begin(self, now: int, by: str) -> bool:
-        """Name a session among those with its id, after the call that begins it. Returns whether it is new."""
+        """Mark a session as begun, and distinguish it from others with its id. Returns whether it is new."""
         if "created" in self:
             return False
         self.put(created=now, life=f"{now}-{by[-8:]}")
@@ -62,7 +62,7 @@ class Record(dict[str, bytes]):
 
 
 class Call(NamedTuple):
-    """A pending call of a suspended turn: until when it waits, what happens then, and the decision with its author."""
+    """A pending call of a suspended turn: its time limit, what happens then, and the decision with its operation."""
 
     place: int
     until: int
@@ -74,13 +74,13 @@ class Call(NamedTuple):
 
     @property
     def decidable(self) -> bool:
-        """Whether it takes a decision by a person or by the caller."""
+        """Whether it takes a decision by a person or by the client."""
         return self.kind in DECIDABLE
 
 
 @dataclass
 class KeptEvent:
-    """An event that was sent: its place among all, when that was, and how many turns it has reached."""
+    """A sent event: its position among all, when it was sent, and how many turns it has reached."""
 
     position: int
     at: int
@@ -91,7 +91,7 @@ class KeptEvent:
 
 @dataclass
 class KeptFile:
-    """A file of a session: its size, its chunks by their places, and, once it is complete, its entry."""
+    """A file of a session: its size, its chunks by position, and its entry once it is complete."""
 
     size: int
     chunks: dict[int, bytes] = field(default_factory=dict[int, bytes])
@@ -101,8 +101,8 @@ class KeptFile:
 class Session:
     """A session: its fields, its history, its events, and its turns.
 
-    ``inbox`` are the turns that run one after the other, the running one first; ``turns`` all of them, as they were
-    submitted. ``look_at`` is when something of it is due, ``expires`` when it ends unless it is used.
+    ``inbox`` has the turns that run one after another, the running one first; ``turns`` has all turns in the order of
+    submission. ``look_at`` is when something of the session is due, ``expires`` when it ends unless it is used.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -113,12 +113,12 @@ class Session:
         self.events: list[tuple[int, bytes]] = []
         self.inbox: list[Turn] = []
         self.turns: list[Turn] = []
-        self.alone = ""  # the claim whose worker is to start the head in a process of its own
+        self.alone = ""  # the claim whose worker starts the head in an own process
         self.look_at: int | None = None
         self.expires: int | None = None
 
     def clear(self) -> None:
-        """Drop all contents: turns that have ended still refer to a session that is gone."""
+        """Drop all contents: ended turns still refer to a dropped session."""
         self.history, self.events, self.turns, self.files = [], [], [], {}
 
     def let_go(self) -> None:
@@ -127,7 +127,7 @@ class Session:
         self.record.put(fence="", holder="", lease=0, turn="", stop="", batch=0)
 
     def cut(self, keep: int) -> None:
-        """Cut off the end of the history, and drop what refers to it."""
+        """Cut the history to ``keep`` messages, and drop what refers to the rest."""
         del self.history[keep:]
         self.record.drop("window")
         summary = self.record.get("summary", b"0")
@@ -143,19 +143,19 @@ class Session:
             del self.events[: self.place_of(first)]
 
     def place_of(self, seq: int) -> int:
-        """The place of an event in the log, whose numbers have no gap."""
+        """Return the index of an event in the log, whose numbers have no gaps."""
         return min(max(seq - self.events[0][0], 0), len(self.events)) if self.events else 0
 
     def note_untold(self, turn: Turn, most: int) -> None:
-        """Note for the session's next turn that this one has calls that the history does not contain."""
+        """Note for the session's next turn that this one has unreported calls."""
         self.record.put(untold=f"{turn.id} {self.record.text('untold')}"[:most])
 
 
 class Turn:
     """A turn: its fields and its journal. ``due`` is when a delayed turn enters the inbox.
 
-    ``aside`` is when to look at a suspended turn that others pass by, and ``carried`` what its caller has handed over
-    that cannot be written down.
+    ``aside`` is when to check a suspended turn that others may overtake, and ``carried`` is what its caller passed
+    that cannot be stored.
     """
 
     def __init__(self, turn_id: str, session: Session) -> None:
@@ -172,7 +172,7 @@ class Turn:
         return self.record.text("status")
 
     def erase(self, now: int) -> None:
-        """Erase the content of the turn, whose session was deleted. That it existed is kept."""
+        """Erase the content of a turn of a deleted session. Only the fields of its existence are kept."""
         kept = {name: self.record[name] for name in KEPT_OF_DELETED if name in self.record}
         self.record.clear()
         self.record.update(kept)
@@ -180,28 +180,28 @@ class Turn:
         self.carried = None
 
     def event(self, kind: str, *own: str, **more: Any) -> bytes:
-        """The body of an event of this turn, with these numbers of its record and further values."""
+        """Return the body of an event of this turn, with these numbers of its record and further values."""
         numbers = {name: self.record.number(name) for name in own}
         where = {"type": kind, "session_id": self.session.id, "turn_id": self.id}
         return encode({**where, "run": self.record.number("run"), **numbers, **more})
 
     @property
     def input_shown(self) -> dict[str, Any]:
-        """The input as events show it: whole, or a note that it is left out."""
+        """The input as events show it: whole, or a note that it is omitted."""
         length = self.record.number("input")
         if not length:
             return {"input_omitted": True}
         return {"input": msgspec.Raw(self.record["request"][BEFORE_INPUT : BEFORE_INPUT + length])}
 
     def is_on_page(self, first: int, last: int, length: int) -> bool:
-        """Whether the turn left nothing, at a place on this page of the history."""
+        """Return whether the turn left no messages, and has its history position on this page."""
         if "place" not in self.record:
             return False
         place = self.record.number("place")
         return first <= place and (place <= last or (place == length and last == length - 1))
 
     def loaded(self, now: int) -> list[Any]:
-        """Everything that a worker needs to run the turn."""
+        """Return everything that a worker needs to run the turn."""
         session, record = self.session, self.record
         known, history = session.record, session.history
         names = (
@@ -251,9 +251,9 @@ class Turn:
         return all(call.decision for call in self.calls)
 
     def wait_for(self, calls: Sequence[Any], now: int, longest: int) -> int:
-        """Wait for these calls, and list them as JSON. Returns when the time of the first one is over."""
+        """Wait for these calls, and list them as JSON. Returns the earliest of their time limits."""
         self.forget_calls()
-        bodies: dict[bool, list[bytes]] = {True: [], False: []}  # of calls to decide about, and of sleeps
+        bodies: dict[bool, list[bytes]] = {True: [], False: []}  # of decidable calls, and of other waits
         soonest = now + longest
         for place, (call_id, kind, at_limit, ms, json, decision, awaited) in enumerate(_sevens(calls), 1):
             until = now + min(longest if ms == "" else int(ms), longest)
@@ -275,11 +275,11 @@ class Turn:
         self.record.put(**{f"decision:{call.place}": op.encode() + b" " + json[:-1] + b',"at":%d}' % now})
 
     def waits_for(self, event: str) -> bool:
-        """Whether a call waits for an event of this name."""
+        """Return whether a call waits for an event of this name."""
         return any(self.record.text(f"event:{one.place}") == event and not one.decision for one in self.calls)
 
     def receive(self, call: Call, event: str, sent: KeptEvent, now: int) -> None:
-        """Let a call have an event: that decides it."""
+        """Give a call its event, which decides it."""
         got = f"{sent.position} {len(event.encode())} {event}".encode() + sent.json
         self.record.put(**{f"got:{call.place}": got})
         approved = self.record.get(f"limit:{call.place}") or encode({"call_id": call.id, "kind": "approve"})
@@ -291,7 +291,7 @@ class Turn:
         self.record.drop("calls", "waits", "suspended_at", "missed_at")
 
     def end_run(self, most: int) -> None:
-        """Keep the answer, the error and the steps of the last run, a line of JSON for each run that has ended."""
+        """Keep the answer, the error and the steps of the last run: one line of JSON for each ended run."""
         record, raw = self.record, msgspec.Raw
 
         def json(name: str) -> msgspec.Raw:
@@ -308,7 +308,7 @@ class Turn:
 
 
 def event_of(name: str, tenant: str) -> str:
-    """The name of an event with its tenant: no event of one tenant reaches turns of another."""
+    """Return the name of an event with its tenant, so that it reaches only turns of that tenant."""
     return f"{name} {tenant}" if tenant else name
 
 
@@ -317,6 +317,6 @@ def _sevens(flat: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _leading_number(text: bytes) -> int:
-    """The number at the beginning of a window ("<start>:<tokens>") or a summary, or 0."""
+    """Return the number at the beginning of a window ("<start>:<tokens>") or a summary, or 0."""
     digits = text[: len(text) - len(text.lstrip(b"0123456789"))]
     return int(digits or 0)

@@ -49,7 +49,7 @@ _UNWATCHED = nullcontext()
 
 
 class MemoryConnections(Connections):
-    """A memory cell in the place of a deployment's cells. It is used from every event loop."""
+    """A memory cell in place of a deployment's cells. It is used from every event loop."""
 
     def __init__(self, cell: MemoryCell) -> None:
         self.cell = cell
@@ -70,11 +70,11 @@ class MemoryConnections(Connections):
         return self.cell
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class Carried(Struct):
-    """What a turn has that cannot be written down: its agent with its functions, and the event loop that it runs on."""
+    """The parts of a turn that cannot be stored: its agent with its functions, and the event loop that it runs on."""
 
     agent: AgentLike | str | None = None
     loop: asyncio.AbstractEventLoop | None = None
@@ -85,13 +85,13 @@ _submitting: ContextVar[Sequence[Carried]] = ContextVar("submitting", default=()
 
 @contextmanager
 def _carrying(agent: Any, loop: asyncio.AbstractEventLoop | None = None) -> Generator[None]:
-    """Let a turn that is accepted within this have an agent of this process."""
+    """Attach an agent of this process to a turn accepted inside this context."""
     carried = [Carried(agent, loop)]
     token = _submitting.set(carried)
     try:
         yield
     finally:
-        carried.clear()  # tasks that began within this keep its context
+        carried.clear()  # tasks that began inside it keep its context
         _submitting.reset(token)
 
 
@@ -100,7 +100,7 @@ def _carry(turn: Turn) -> None:
 
 
 class LocalRuntime(RedisRuntime):
-    """Keeps sessions in memory, and those of a store there too, and runs their turns in this process."""
+    """Keeps sessions in memory, including those of a store, and runs their turns in this process."""
 
     def __init__(self) -> None:
         super().__init__(self._connections)
@@ -115,7 +115,7 @@ class LocalRuntime(RedisRuntime):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def cell(self, store: SessionStore | None = None) -> MemoryCell:
-        """Return the cell of the sessions of a store, or of those without one."""
+        """Return the cell for the sessions of a store, or for those without a store."""
         return self._deployment(store).cell
 
     async def _connections(self, store: SessionStore | None = None) -> Connections:
@@ -128,7 +128,7 @@ class LocalRuntime(RedisRuntime):
             if known is None:
                 known = MemoryConnections(self._opened(MemoryCell() if store is None else StoredCell(store)))
                 self._drop_idle()
-            self._deployments[place] = known  # the last one is that of the last use
+            self._deployments[place] = known  # ordered by last use
             return known
 
     def _opened(self, cell: MemoryCell) -> MemoryCell:
@@ -138,7 +138,7 @@ class LocalRuntime(RedisRuntime):
         return cell
 
     def _drop_idle(self) -> None:
-        """Drop the sessions of the store that was not used for longest from memory: they can be loaded again."""
+        """Drop the sessions of the least recently used store from memory: they can be loaded again."""
         idle = [place for place, one in self._deployments.items() if place and one.cell.is_idle]
         if len(idle) >= RECENT_STORES:
             del self._deployments[idle[0]]
@@ -167,11 +167,11 @@ class LocalRuntime(RedisRuntime):
         return AsyncTurn(await self._connected(session.store), turn_id, session.id)
 
     async def _watched(self, session: SessionRef, turn_id: TurnId) -> AbstractContextManager[None]:
-        """Turns of this process wait for no worker."""
+        """Return an empty context: turns of this process do not wait for workers."""
         return _UNWATCHED
 
     def _wake(self, cell: MemoryCell, turn: Turn) -> None:
-        """Let the turn's server look again. One that has none gets one, on the event loop of the turn's caller."""
+        """Wake the turn's server. If it has none, start one on the event loop of the turn's caller."""
         server = self._servers.get(turn.id)
         if server is not None:
             server.wake()
@@ -208,7 +208,7 @@ class LocalRuntime(RedisRuntime):
         return self._agents.get(asked or "") if asked is None or isinstance(asked, str) else asked
 
     async def _provider(self, agent: AgentLike | FallbackModel) -> Provider:
-        """Return the provider of an agent or a fallback for this event loop: connections are not shared by loops."""
+        """Return the provider of an agent or a fallback for this event loop: loops do not share connections."""
         if isinstance(agent.provider, Script):
             return ScriptedProvider(agent.provider)
         if not isinstance(agent.provider, str):
@@ -261,7 +261,7 @@ class LocalRuntime(RedisRuntime):
                 yield place, _info(known[place])
 
     def forget(self) -> None:
-        """Remove all sessions from the memory of this process, for tests. Sessions in stores stay."""
+        """Remove all sessions from the memory of this process, for tests. Stores keep their sessions."""
         self._deployments.clear()
         self._servers.clear()
 

@@ -1,4 +1,4 @@
-"""The transitions of events that are sent to turns, as plain Python."""
+"""The transitions of events sent to turns, as plain Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class EventTransitions(Moves):
     """Events that turns wait for: they are kept for a day, and received once by each waiting call."""
 
     def send(self, name: str, tenant: str, event_id: str, json: bytes, most: int, batch: int) -> Answer:
-        """Send an event to the turns that wait for it, and keep it for those that will."""
+        """Send an event to the turns that wait for it, and keep it for later ones."""
         event, now = event_of(name, tenant), self.clock()
         kept = self.events.get(event, {}).get(event_id)
         if kept is None or kept.at <= now - KEEP_EVENT_MS:
@@ -28,7 +28,7 @@ class EventTransitions(Moves):
         return [b"SENT", kept.turns, 0]
 
     def _waiting_for(self, event: str) -> list[Turn]:
-        """The suspended turns that wait for an event, the one that has waited longest first."""
+        """Return the suspended turns that wait for an event, the longest waiting first."""
         waiting = [one for one in self.turns.values() if one.status == "suspended" and one.waits_for(event)]
         return sorted(waiting, key=lambda turn: (turn.record.number("suspended_at"), turn.id))
 
@@ -45,7 +45,7 @@ class EventTransitions(Moves):
                 del self.events[event][event_id]
 
     def _receive(self, turn: Turn, now: int) -> list[str]:
-        """Let the calls of a suspended turn receive what was sent. Returns the ids of these events."""
+        """Let the calls of a suspended turn receive sent events. Returns the ids of these events."""
         found: list[str] = []
         for call in turn.calls:
             if call.kind == "event" and not call.decision:

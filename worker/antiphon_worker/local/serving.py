@@ -1,4 +1,4 @@
-"""Runs one turn of this process to its end: claims it when it can run, and waits for what it waits for."""
+"""Runs one turn of this process to its end: claims it when it can run, and otherwise waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from antiphon_worker.settings import Settings
 LEASE_MS = 100 * 365 * 86_400_000
 LEFT = "The process ended."
 SETTINGS = Settings(turn_timeout=math.inf, retry_seconds=0.0, error_limit=1_000_000)
-"""What the engine leaves to its worker: here a turn is tried again only if its agent says so."""
+"""The engine's worker settings: here, a turn is retried only if its agent has a ``Retry``."""
 
 
 class DirectPublisher:
@@ -56,7 +56,7 @@ class DirectPublisher:
 
 
 class OwnTurn(TurnRunner):
-    """Runs turns of this process, whose callers learn of their ends themselves: nothing is logged."""
+    """Runs turns of this process. It logs nothing, because callers learn of the end themselves."""
 
     has_others = False
 
@@ -65,7 +65,7 @@ class OwnTurn(TurnRunner):
 
 
 class Server:
-    """Runs one turn on the event loop on which ``run`` is awaited. Others wake and stop it from any thread."""
+    """Runs one turn on the event loop that awaits ``run``. It can be woken and stopped from any thread."""
 
     def __init__(self, cell: MemoryCell, turn: Turn, app: OwnApp) -> None:
         self._cell = cell
@@ -77,11 +77,11 @@ class Server:
         self._lease: Lease | None = None
 
     def wake(self) -> None:
-        """Look again what is to be done. The turn is claimable, or waits for another time."""
+        """Check the turn again: it is claimable, or waits for another time."""
         self._call(self._woken.set)
 
     def stop(self, reason: str, keep: Keep) -> None:
-        """Stop the turn, which is running. It stops at its next step of the event loop."""
+        """Stop the running turn, at its next step of the event loop."""
 
         def stop() -> None:
             if self._lease is not None:
@@ -91,7 +91,7 @@ class Server:
         self._call(stop)
 
     async def run(self) -> None:
-        """Serve the turn until its run has ended. If this is cancelled, the process has left the turn."""
+        """Serve the turn until its run has ended. If this is cancelled, the turn is cancelled too."""
         self._loop = asyncio.get_running_loop()
         try:
             while self._turn.status not in ENDED:
@@ -136,7 +136,7 @@ class Server:
             self._lease = None
 
     async def _fail(self, turn: ClaimedTurn, error: AgentError) -> None:
-        """End the turn with this error, in memory alone."""
+        """End the turn with this error, only in memory."""
         event = TurnFailedEvent.of(error)
         event.session_id, event.turn_id, event.run, event.attempt = (
             turn.session_id,
@@ -151,7 +151,7 @@ class Server:
         )  # fmt: skip
 
     async def _wait(self) -> None:
-        """Wait until the turn is woken, or something of it is due."""
+        """Wait until the turn is woken, or something of it is due; then do that."""
         try:
             async with asyncio.timeout(self._cell.seconds_until(self._turn)):
                 await self._woken.wait()
@@ -159,7 +159,7 @@ class Server:
             self._cell.apply("reap", "", 100, 1, 10_000, "worker_died", LEFT, "")
 
     def _leave(self) -> None:
-        """The loop ends, and the turn with it if it has not ended: nothing of it stays in the history."""
+        """End an unfinished turn because the loop ends. It leaves nothing in the history."""
         if self._turn.status not in ENDED:
             self._cell.apply("cancel", self._turn.id, b"the process ended", "nothing", 10_000)
             self._cell.apply("reap", self._name, 1, 1, 10_000, "worker_died", LEFT, "")
@@ -169,6 +169,6 @@ class Server:
     def _call(self, act: object) -> None:
         loop = self._loop
         if loop is None:
-            return  # it has not begun: it looks first
+            return  # not begun: ``run`` checks the turn first
         with suppress(RuntimeError):  # the loop has ended, and the turn with it
             loop.call_soon_threadsafe(act)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from antiphon_worker.local.records import Record, Session, Turn
 
 
 class SessionTransitions(Moves):
-    """The scripts of sessions outside their turns."""
+    """The scripts that handle sessions outside their turns."""
 
     def begin(
         self,
@@ -23,7 +23,7 @@ class SessionTransitions(Moves):
         ran: bytes,
         *bodies: bytes,
     ) -> Answer:
-        """Note the revision on which a turn runs, and those that its session keeps."""
+        """Note the revision that a turn runs on, and those that its session keeps."""
         session, turn = self._held(session_id, fence), self.turns[turn_id]
         if session is None:
             return [b"SUPERSEDED"]
@@ -40,14 +40,14 @@ class SessionTransitions(Moves):
         return [b"OK", session.record.get("stop", b"")]
 
     def promote(self, before: bytes, after: bytes) -> Answer:
-        """Change which revisions of agents sessions take, if that is still what the caller has read."""
+        """Change which revisions of agents sessions take, if they are still as the caller has read them."""
         if self.promotions not in (before, after):
             return [b"CHANGED", self.promotions]
         self.promotions = after
         return [b"PROMOTED"]
 
     def rate(self, turn_id: str, feedback: bytes, score: str, figures: str, lasts_ms: int) -> Answer:
-        """Keep the feedback about a turn. Only Redis has figures of revisions."""
+        """Keep the feedback on a turn. Only Redis has figures of revisions."""
         turn, now = self.turns.get(turn_id), self.clock()
         if turn is None or "deleted" in turn.record:
             return [b"TURN_NOT_FOUND"]
@@ -120,7 +120,7 @@ class SessionTransitions(Moves):
         return [b"OK", seq]
 
     def _not_now(self, session: Session, when: str, session_limit: int) -> Answer | None:
-        """Why a session cannot be changed, or which turn is to be waited for."""
+        """Return why a session cannot be changed, or which turn to wait for; None if it can."""
         record, head = session.record, session.inbox[0] if session.inbox else None
         if "closed" in record:
             return [b"SESSION_CLOSED"]
@@ -174,7 +174,7 @@ class SessionTransitions(Moves):
         return [b"OK"]
 
     def delete(self, session_id: str, tenant: str) -> Answer:
-        """Delete a session. Its delayed turns are cancelled, and those that wait for decisions outside its inbox."""
+        """Delete a session. Its turns outside the inbox (delayed, or waiting for decisions) are cancelled."""
         session = self.find(session_id)
         if session is None:
             return [b"DELETED", b"", b""]

@@ -39,14 +39,14 @@ SAVED = ("finish", "suspend", "editing/edit", "editing/fork", "files/drop_files"
 
 
 class StoredCell(MemoryCell):
-    """Loads a session when another process has saved it since, and saves it before a change is seen.
+    """Loads a session if another process has saved it since, and saves it before a change becomes visible.
 
     If the store fails, nothing changes. A session is loaded only while no turn of it runs.
     """
 
     def __init__(self, store: SessionStore) -> None:
         super().__init__()
-        self.suspended: dict[str, list[SavedTurn]] = {}  # that another process has left, by session
+        self.suspended: dict[str, list[SavedTurn]] = {}  # left by another process, by session
         self._store = store
         self._stamps: dict[str, str | None] = {}
         self._recent: dict[str, None] = {}
@@ -74,11 +74,11 @@ class StoredCell(MemoryCell):
                 self.transitions.clock = clock
 
     async def ids(self) -> list[str]:
-        """Return the ids of the store's sessions, the last one first."""
+        """Return the ids of the store's sessions in reverse order."""
         return sorted(await self._asked(self._store.list_sessions), reverse=True)
 
     def suspended_turns(self, session_id: str) -> list[SavedTurn]:
-        """What another process needs to resume the session's suspended turns."""
+        """Return what another process needs to resume the session's suspended turns."""
         session = self.session(session_id)
         return self._suspended(session) if session else list(self.suspended.get(session_id, ()))
 
@@ -111,7 +111,7 @@ class StoredCell(MemoryCell):
             if saved is not None:
                 self._put(session_id, saved)
                 self._stamps[session_id] = stamp
-            elif session is not None and known:  # it was deleted there
+            elif session is not None and known:  # it was deleted in the store
                 del self._stamps[session_id]
                 if session.inbox:
                     self._put(session_id, SavedSession(session_id))
@@ -119,7 +119,7 @@ class StoredCell(MemoryCell):
                     self.transitions.drop_session(session)
 
     def _put(self, session_id: str, saved: SavedSession) -> None:
-        """Let the session be as it was saved. Its open turns and its events stay."""
+        """Restore a session from its saved form. Its unfinished turns and its events stay."""
         sessions = self.transitions.sessions
         session = sessions.setdefault(session_id, Session(session_id))
         fields = {name: value for name, value in encode_fields(saved).items() if value}
@@ -135,7 +135,7 @@ class StoredCell(MemoryCell):
         self.suspended[session_id] = [one for one in saved.suspended if one.turn.turn_id not in open_turns]
 
     def _note_use(self, session_id: str) -> None:
-        """Drop the session that was not used for longest from memory: it can be loaded again."""
+        """Note the use, and drop the least recently used session from memory: it can be loaded again."""
         with self.lock:
             self._recent.pop(session_id, None)
             self._recent[session_id] = None
@@ -163,7 +163,7 @@ class StoredCell(MemoryCell):
     def _after(
         self, name: str, arguments: tuple[Any, ...], touched: list[str], now: int
     ) -> dict[str, SavedSession]:
-        """The sessions as this transition will leave them, where it changes them."""
+        """Return the sessions that this transition will change, as it will leave them."""
         with self.lock:
             trial = Transitions(lambda: now, self.transitions.most_events)
             for session_id in touched:
@@ -214,14 +214,14 @@ class StoredCell(MemoryCell):
                 return method(*args)
             except AgentError:
                 raise
-            except BaseException as exc:  # also GeneratorExit, which must not be raised where coroutines wait
+            except BaseException as exc:  # also GeneratorExit, which must not reach coroutines
                 raise StoreError(f"The session store failed: {described(exc)}.") from exc
 
         return await asyncio.to_thread(in_thread)
 
 
 def _copy(session: Session, into: Transitions) -> None:
-    """Copy a session with its open turns, to try a transition on."""
+    """Copy a session with its unfinished turns, to try a transition on it."""
     twin = into.sessions[session.id] = Session(session.id)
     twin.record, twin.history = copy.copy(session.record), list(session.history)
     twin.events, twin.files = list(session.events), copy.deepcopy(session.files)

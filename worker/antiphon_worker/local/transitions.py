@@ -1,8 +1,8 @@
 """The transitions of a cell as plain Python: what each Lua script does to sessions, turns and events.
 
-Each public method is one script, with its arguments and its answers; docs/states.md draws them. The simulation runs the
-same schedules here and in Redis, and compares answers, records and events, so this is also the specification of the
-scripts. What only servers have is left out: RQ's records, shares of tenants, damaged data, and processes of their own
+Each public method is one script, with its arguments and its answers; docs/states.md draws them. The simulation runs
+the same schedules here and in Redis, and compares answers, records and events, so this is also the specification of
+the scripts. Features of servers are left out: RQ's records, shares of tenants, damaged data, and separate processes
 for turns that crash.
 """
 
@@ -45,7 +45,7 @@ SUBMIT_ARGUMENTS = 26
 
 
 class Claim(NamedTuple):
-    """A call of ``claim``: who asks, and what was taken until now."""
+    """A call of ``claim``: the worker, and the turns taken so far."""
 
     worker: str
     token: str
@@ -61,7 +61,7 @@ class Claim(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A call of ``reap``, and what it has done until now."""
+    """A call of ``reap``, and what it has done so far."""
 
     now: int
     crash_limit: int
@@ -129,14 +129,14 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         return [b"ACCEPTED", position]
 
     def submit_many(self, *arguments: Any) -> Answer:
-        """Accept many turns in their order, each by itself."""
+        """Accept many turns in order, each on its own."""
         starts = range(0, len(arguments), SUBMIT_ARGUMENTS)
         return [b"SUBMITTED", [self.submit(*arguments[at : at + SUBMIT_ARGUMENTS]) for at in starts]]
 
     def _submitted_before(
         self, turn: Turn, session: Session, digest: str, tenant: str, busy: str, inbox_limit: int, again: str
     ) -> Answer:
-        """A repetition, or the wish to run a failed turn again."""
+        """Handle a repeated submission, or a request to run a failed turn again."""
         whole = session.record
         owner = turn.record.text("tenant") or whole.text("tenant") or ("" if "created" in whole else tenant)
         if tenant and owner != tenant:
@@ -164,7 +164,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
     def _refusal(
         self, session: Session, tenant: str, busy: str, cursor: Any, inbox_limit: int
     ) -> Answer | None:
-        """Why a session does not take a new turn."""
+        """Return why a session does not take a new turn, or None."""
         kept, length = session.record, len(session.inbox)
         if tenant and (kept.text("tenant") or ("" if "created" in kept else tenant)) != tenant:
             return [b"OTHER_TENANT"]
@@ -195,7 +195,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         return [b"OK"]
 
     def _kept_from_running(self, turn: Turn) -> bytes:
-        """Why a turn does not run again: another tenant has begun a session of its session's id since."""
+        """Return why a turn does not run again (another tenant has since begun a session with its id), or b""."""
         whose, session = turn.record.get("tenant"), self.find(turn.session.id)
         return b"OTHER_TENANT" if whose and session and session.record.get("tenant") != whose else b""
 
@@ -222,7 +222,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         return self._enter(turn, now, behind)
 
     def _stopped_by(self, session: Session, busy: str) -> Turn | None:
-        """The turn that a new one stops and directly follows: the first that is not being stopped already."""
+        """Return the turn that a new one stops and directly follows: the first not already being stopped."""
         if busy not in ("interrupt", "rollback"):
             return None
         return next((turn for turn in session.inbox if "cancel" not in turn.record), None)
@@ -256,7 +256,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         app: str,
         *queues: str,
     ) -> Answer:
-        """Take turns: lease each session, make its fence, start and load the turn."""
+        """Take turns: lease each session, create its fence, start and load the turn."""
         now, taken, alone = self.clock(), list[Turn](), list[Turn]()
         if self.tokens.get(worker) == token:
             held = [one for one in self.sessions.values() if one.record.text("holder") == worker]
@@ -293,7 +293,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             claim.left.append(turn)
 
     def _startable(self, turn: Turn, now: int) -> bool:
-        """Whether a worker can take the turn: it is its session's head, which nobody holds."""
+        """Return whether a worker can take the turn: it is due, and the head of a session without a holder."""
         due = turn.status == "queued" or (turn.status == "retrying" and turn.record.number("retry_at") <= now)
         return due and turn.session.inbox[:1] == [turn] and not turn.session.record.get("fence")
 
@@ -317,7 +317,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         return turn
 
     def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
-        """Renew leases, and return which turns are to stop."""
+        """Renew leases, and return which turns must stop."""
         now, answers = self.clock(), []
         for session_id, fence in zip(leases[::2], leases[1::2], strict=True):
             session = self._held(session_id, fence)
@@ -450,7 +450,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         self, session_id: str, turn_id: str, fence: str, cause: str, delay_ms: int, reason: bytes, code: str,
         service: bytes, lacking: str, missing: str, *workers: str,
     ) -> Answer:  # fmt: skip
-        """Requeue an unfinished turn, perhaps after a delay. Only an error counts as one, and as an attempt."""
+        """Requeue an unfinished turn, after a delay if given. Only an error counts as an error and as an attempt."""
         turn = self.turns[turn_id]
         if turn.record.text("given_back") == fence:
             return [b"OK"]
@@ -530,7 +530,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         return [b"DECIDED"]
 
     def cancel(self, turn_id: str, reason: bytes, keep: str, keep_events: int) -> Answer:
-        """Cancel a turn: at once if no worker runs it; otherwise its holder is told."""
+        """Cancel a turn: immediately if no worker runs it; otherwise notify its holder."""
         turn = self.turns.get(turn_id)
         if turn is None:
             return [b"TURN_NOT_FOUND"]
@@ -546,7 +546,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
         self, holder: str, limit: int, crash_limit: int, keep_events: int, code: str, reason: str, spare: str,
         *queues: str,
     ) -> Answer:  # fmt: skip
-        """Start what is due: retries, delayed turns, time limits; and recover what a dead holder held."""
+        """Start what is due (retries, delayed turns, time limits), and recover the turns of dead holders."""
         look = Look(self.clock(), crash_limit, keep_events, code, reason, [])
         if holder:
             self.tokens.pop(holder, None)
@@ -598,7 +598,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             look.act(turn, what)
 
     def _watch(self, turn: Turn, look: Look) -> int | None:
-        """Look at a suspended turn: time limits decide, or end the turn. Returns when to look again, if it waits."""
+        """Check a suspended turn: time limits decide, or end the turn. Returns when to check again if it waits."""
         now = look.now
         self._receive(turn, now)
         for call in turn.calls:
@@ -649,7 +649,10 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             self._ready(turn.session, look.now)
 
     def _count_usage(self, turn: Turn) -> None:
-        """Of a turn that others have overtaken, only its own usage is known until a worker resumes it."""
+        """Add the turn's usage to its session.
+
+        If later turns have overtaken it, only its own usage is known until a worker resumes it.
+        """
         usage, own = turn.record.get("session_usage"), turn.record.get("own_usage")
         if usage is None and own is not None:
             with suppress(msgspec.MsgspecError):
@@ -660,7 +663,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
 
 
 def _kept_by(session: Session, queue: str, agent: bytes, agent_queue: str, ttl_ms: Any, tenant: str) -> str:
-    """Let a session keep what its first turns bring, and return the queue that it had before."""
+    """Store the settings that a session's first turns bring, and return the queue that it had before."""
     kept = session.record
     home = kept.text("queue") or agent_queue or kept.text("agent_queue")
     if agent and "agent" not in kept:
@@ -675,7 +678,7 @@ def _kept_by(session: Session, queue: str, agent: bytes, agent_queue: str, ttl_m
 
 
 def _note_user(turn: Turn, user: str, limit: float = math.inf) -> bool:
-    """Note whose the turn is. Returns False if its session has as many users as it may have."""
+    """Note the user of the turn. Returns False if its session already has the maximum number of users."""
     kept = turn.session.record
     users = kept.text("users").split("\n") if "users" in kept else []
     if user and user not in users and len(users) >= limit:
@@ -687,7 +690,7 @@ def _note_user(turn: Turn, user: str, limit: float = math.inf) -> bool:
 
 
 def _due(found: Iterable[T], name: str, now: int, limit: int) -> list[T]:
-    """Those whose time has come, the earliest first."""
+    """Return those whose time has come, the earliest first."""
     timed = [(at, one.id, one) for one in found if (at := getattr(one, name)) is not None and at <= now]
     return [one for *_, one in sorted(timed, key=itemgetter(0, 1))[:limit]]
 
