@@ -66,8 +66,7 @@ class FileTransitions(Moves):
         return [b"STORED"]
 
     def _begin_files(self, session: Session, op: str, tenant: str, ttl_ms: Any, now: int) -> None:
-        """Note that a session, perhaps a new one, has files. Its pending turns then need workers that support them.
-        """
+        """Note that a session, perhaps new, has files. Its pending turns then need workers that support them."""
         record = session.record
         if record.begin(now, op) and tenant:
             record.put(tenant=tenant)

@@ -30,7 +30,7 @@ NOT_DECIDED = "Nobody decided about a tool call of this turn within its time lim
 
 
 def unseen_ms(turn: Turn, now: int) -> int:
-    """Return the ms until a suspended turn is checked again: an hour if it only sleeps, else a quarter of its wait."""
+    """Return the ms until a suspended turn is checked again: an hour if it only sleeps, or a quarter of its wait."""
     if all(call.kind in ("sleep", "batch") or call.decision for call in turn.calls):
         return LONGEST_UNSEEN_MS
     suspended = now - turn.record.number("suspended_at", now)
@@ -90,8 +90,7 @@ class Moves:
         session.clear()
 
     def outside(self, session: Session) -> list[Turn]:
-        """Return the pending turns of a session outside its inbox: delayed ones and those that others may overtake.
-        """
+        """Return the pending turns of a session outside its inbox: delayed ones, and those that may be overtaken."""
         return [turn for turn in session.turns if turn.due is not None or turn.aside is not None]
 
     def _held(self, session_id: str, fence: str) -> Session | None:

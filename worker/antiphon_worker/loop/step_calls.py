@@ -143,7 +143,7 @@ def _fits(tool: AnyTool, call: ToolCall) -> bool:
         tool.bind(call.arguments, Context())
     except ToolArgumentsInvalid:
         return False
-    except BaseException:  # noqa: BLE001 - a type of the tool's own may raise anything; the call then raises it too
+    except BaseException:  # noqa: BLE001 - a type of the tool may raise anything; the call then raises it too
         return True
     return True
 

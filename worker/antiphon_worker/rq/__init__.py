@@ -9,11 +9,11 @@ PUBLIC = {
     "Worker": "antiphon_worker.jobs:TurnWorker",
     "CellConnection": "antiphon_worker.rq.cell_connection:CellConnection",
 }
-"""What RQ's options name: ``--worker-class antiphon_worker.rq.Worker`` and, on a cluster, ``--connection-class``."""
+"""The classes for RQ's ``--worker-class antiphon_worker.rq.Worker`` and, on a cluster, ``--connection-class``."""
 
 
 def __getattr__(name: str) -> Any:
-    """One of ``PUBLIC``, imported at its first use."""
+    """Return one of ``PUBLIC``, imported on first use."""
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = PUBLIC[name].partition(":")

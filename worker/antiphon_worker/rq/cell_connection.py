@@ -1,4 +1,4 @@
-"""One cell of a Redis Cluster as a single Redis, for RQ's commands and workers: ``--connection-class``.
+"""Presents one cell of a Redis Cluster as a single Redis to RQ's commands and workers (``--connection-class``).
 
 RQ 3 puts ``RQ_KEY_PREFIX`` before all its keys. With the prefix of a cell (``rq:{17}``), all of them are in its slot.
 """
@@ -27,17 +27,17 @@ RETRIES = 5
 
 
 class CellConnection(Redis):
-    """The node that has the slot of a cell, also after the slot has moved.
+    """A connection to the node that has the slot of a cell, even after the slot has moved.
 
     ``RQ_KEY_PREFIX`` names the cell, and the URL is that of the deployment.
     """
 
     cell_url = ""
-    """The URL of the cell, for clients of our own."""
+    """The URL of the cell, for our own clients."""
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """Make a client, which connects at its first command. Raises ``SettingsError``."""
+        """Return a client, which connects on its first command. Raises ``SettingsError``."""
         try:
             cell_url = _cell_url(url)
             place = Place(without_durability(cell_url)[0])
@@ -61,7 +61,7 @@ class _OfCell:
         return super()._connect()  # type: ignore[misc]
 
     def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        """Read a reply. One that sends us elsewhere is a lost connection, so that redis-py tries again."""
+        """Read a reply. A redirection is raised as a lost connection, so that redis-py tries again."""
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]
         except ELSEWHERE as exc:

@@ -1,4 +1,4 @@
-"""Handles jobs in our queues that our clients did not make: turns submitted through RQ, and unrelated jobs.
+"""Handles jobs in our queues that our clients did not create: turns submitted through RQ, and unrelated jobs.
 
 Only this module of the worker reads RQ's payloads.
 """
@@ -84,7 +84,7 @@ IN_THE_CLEAR = (
 class ForeignJobs:
     """Submits jobs that ask for a turn, and visibly fails all others without running them.
 
-    ``cells`` returns the cells of the deployment. It is called for the first job.
+    ``cells`` returns the cells of the deployment. It is called once, for the first job.
     """
 
     def __init__(self, cell: Cell, worker: str, cells: Callable[[], Cells]) -> None:
@@ -123,12 +123,12 @@ class ForeignJobs:
                 extra={"action": "job_refused"},
             )  # fmt: skip
             log.debug("job %r in queue %s is refused: %s", job.job_id, job.queue, why)
-            # The text may quote the job, which an encrypted deployment must not write down.
+            # The text may quote the job, which an encrypted deployment must not store.
             return await self._cell.fail_job(job, self._worker, IN_THE_CLEAR if self._cell.seal.on else why)
         return await self._forget_claim(job)
 
     async def _is_cancelled(self, job: ForeignJob) -> bool:
-        """Whether RQ's ``job.cancel()`` came after the claim. A new turn would replace its mark."""
+        """Return whether RQ's ``job.cancel()`` was called after the claim. A new turn would overwrite its mark."""
         key = self._cell.keys.of_rq("rq_job", job.job_id).encode(errors="surrogateescape")
         return await asked(self._cell.redis.hget(key, "status")) == b"canceled"
 

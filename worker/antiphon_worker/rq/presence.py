@@ -1,4 +1,4 @@
-"""Shows a worker in RQ's tools, and advertises what turns may ask its App for, so that a turn finds its worker."""
+"""Shows a worker in RQ's tools, and advertises the parts of its App, so that turns find a suitable worker."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Presence:
         self._queues = queues
         self._busy = busy
         self._running = running  # turns and their fences, which are RQ's ids of executions
-        self._shown: dict[tuple[str, str], float] = {}  # those in RQ's records, and since when
+        self._shown: dict[tuple[str, str], float] = {}  # those in RQ's records, with their start
         self._ended = ended  # finished turns, failed turns, and the seconds of both
-        self._load = load  # tokens of attempts that have ended, and how many seconds late events are
-        self._write_figures = write_figures  # of the turns that have ended
+        self._load = load  # tokens of ended attempts, and by how many seconds events are late
+        self._write_figures = write_figures  # of ended turns
         self._cells = cells  # of the deployment
         self._app = app
         self._told_at: float | None = None  # since when Redis has the revisions of the App
@@ -131,7 +131,7 @@ class Presence:
 
     async def _wake(self) -> None:
         """Wake the turns that wait for the revisions of the App."""
-        with suppress(StoreError):  # they ask again by themselves
+        with suppress(StoreError):  # they ask again on their own
             for agent, revision in self._app.revisions.items():
                 await wake_missing(self._cell, figures_id(agent, revision.id))
 
@@ -161,7 +161,7 @@ class Presence:
         pipe.expire(index, TTL_SECONDS)
 
     async def _find_address(self) -> None:
-        """Return the address that Redis sees, as RQ does, or nothing if the user may not ask for it."""
+        """Look up the address that Redis sees, as RQ does. It stays empty if the Redis user may not ask for it."""
         if self._address:
             return
         try:
@@ -194,11 +194,11 @@ MOST_NAMES, MOST_WOKEN = 500, 8
 
 
 class AppParts(Struct, omit_defaults=True):
-    """The names of what turns may ask an App for; ``tools`` and ``providers`` are for agents that come with turns.
+    """The names that turns may ask an App for; ``tools`` and ``providers`` are for inline agents.
 
     ``calls`` are the other tools of the agents: calls that have waited for a decision need them. ``models`` are those
-    that agents that come with turns may name, None for any. ``more`` is true where names were left out.
-    ``revisions`` are those of the agents, by name. ``only`` names the agent of turns that name none, if there are more.
+    that inline agents may name; None for any. ``more`` is True if names were left out. ``revisions`` are those of the
+    agents, by name. ``only`` names the agent of turns that name none, if there are more.
     """
 
     prefix: str
@@ -242,15 +242,15 @@ class AppParts(Struct, omit_defaults=True):
         return msgspec.json.encode(self)
 
     def digest(self) -> str:
-        """Return a short name of an App with these parts."""
+        """Return a short hash of these parts."""
         return hashlib.sha256(self.encoded()).hexdigest()[:10]
 
     def has(
         self, asked: str | AgentSpec | None, to_run: Collection[str] = (), revision: tuple[str, str] | None = None
     ) -> bool:  # fmt: skip
-        """Return whether turns that ask for this agent, and whose calls of these tools are to run, may run there.
+        """Return whether an App with these parts can run turns that ask for this agent and call these tools.
 
-        With ``revision``, they run on this revision of an agent.
+        With ``revision``, it must also have this revision of an agent.
         """
         if revision is not None and self.revisions.get(revision[0], NO_REVISION).id != revision[1]:
             return False
@@ -285,7 +285,7 @@ class Found(NamedTuple):
 
 
 def how_to_start(queue: str) -> str:
-    """Return the sentence for a turn that no worker can run."""
+    """Return advice for a turn that no worker can run."""
     return (
         f"No worker of the queue {queue} has it: start one with `antiphon worker --app module:app --queues {queue}`, "
         "and submit the turn again."
@@ -302,8 +302,8 @@ async def workers_with(
 ) -> Found:
     """Find workers of a queue whose App has this agent, or what it needs, and these tools. Raises ``StoreUnavailable``.
 
-    With ``revision`` (an agent's name and the revision), their Apps have that one.
-    Apps that are known to be ``lacking`` do not count, whatever their records say.
+    With ``revision`` (an agent's name and its revision), their Apps must have it. Apps known to be ``lacking`` do not
+    count, whatever their records contain.
     """
     stem = cell.keys.of_rq("rq_worker", "")
     try:

@@ -1,9 +1,9 @@
-"""A child process, and the socket between it and the process that started it.
+"""A child process, and the socket that connects it to the process that started it.
 
-A child of the supervisor (or of a worker without one, for a single turn) waits until a line on its lifeline says what
-it is for. The lifeline ends when its parent ends. Over the same socket, a worker asks for a process for isolated turns.
+A child of the supervisor (or of a worker without one, for a single turn) waits for a line on its lifeline with its
+purpose. The lifeline ends when its parent ends. Over the same socket, a worker requests a process for isolated turns.
 The supervisor answers with lines: ``given NAME`` with the socket of that process, ``none`` if it could not start one,
-and ``ended NAME TURNS`` when that process has ended and its turns are handed back.
+and ``ended NAME TURNS`` when that process has ended and its turns are requeued.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ LOOP_STALLED = ("loop_stalled", "The event loop of its worker stood still.")
 
 @dataclass(slots=True, eq=False)
 class Started:
-    """A child process, our end of its lifeline, and its pulse."""
+    """A child process, our end of its lifeline, and its page for the watchdog."""
 
     name: str
     process: asyncio.subprocess.Process
     line: socket.socket
     page: Page
     stalled: bool = False
-    state: State = State.LOADING  # when it had ended
+    state: State = State.LOADING  # when it ended
 
     @property
     def loading(self) -> bool:
-        """Whether it runs and has not loaded its App."""
+        """Whether it runs but has not loaded its App yet."""
         return self.process.returncode is None and self.page.state is State.LOADING
 
     def tell(self, what: str, name: str, url: str) -> None:
@@ -66,7 +66,7 @@ class Started:
             self.process.send_signal(number)
 
     async def ended(self, patience: Patience) -> int:
-        """Wait for its end and return its exit code. If it stands still, end it and log what it was doing."""
+        """Wait for its end and return its exit code. If it is blocked, kill it and log what it was doing."""
         watching = asyncio.create_task(self._end_when_still(patience))
         try:
             code = await self.process.wait()
@@ -97,7 +97,7 @@ class Started:
 
 
 async def start_process(name: str, environ: dict[str, str]) -> Started:
-    """Start a process, which loads what it needs and then waits for its purpose. Raises ``OSError``."""
+    """Start a process, which loads its App and then waits for its purpose. Raises ``OSError``."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     close_in_forks(ours)
@@ -122,10 +122,10 @@ async def start_process(name: str, environ: dict[str, str]) -> Started:
 
 
 async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str, str]) -> int:
-    """Hand back all turns of the dead process of this name, and close the cell.
+    """Requeue all turns of the dead process of this name, and close the cell.
 
-    ``cause`` says how the process ended, as a code and a sentence. Returns the number of turns, or 0 if Redis cannot be
-    reached; then their leases have to expire.
+    ``cause`` is how the process ended, as a code and a sentence. Returns the number of turns, or 0 if Redis is
+    unreachable; their leases must then expire.
     """
     code, reason = cause
     try:
@@ -148,7 +148,7 @@ async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str,
 
 
 def tell(line: socket.socket, text: str, *descriptors: int) -> bool:
-    """Send a line with descriptors. Returns False if the process has closed its end; its end is noticed elsewhere."""
+    """Send a line with descriptors. Returns False if the process has closed its end, which is handled elsewhere."""
     try:
         socket.send_fds(line, [f"{text}\n".encode()], list(descriptors))
     except OSError:
@@ -160,8 +160,8 @@ def tell(line: socket.socket, text: str, *descriptors: int) -> bool:
 class Given:
     """A process for isolated turns, and its socket.
 
-    ``ended`` completes when the process has ended, with the number of turns that were handed back for it, or None if
-    that is unknown.
+    ``ended`` completes when the process has ended, with the number of its turns that were requeued, or None if
+    unknown.
     """
 
     name: str
@@ -184,7 +184,7 @@ class Lifeline:
 
     @classmethod
     def of_standard_input(cls) -> Lifeline:
-        """Take the socket over from standard input, which is empty from then on."""
+        """Take over the socket from standard input, which is empty afterwards."""
         own = socket.socket(fileno=os.dup(0))
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
@@ -192,11 +192,11 @@ class Lifeline:
         return cls(own)
 
     async def purpose(self) -> list[str]:
-        """Return this process's purpose, its name and the URL of its Redis, or nothing if it is not needed any more."""
+        """Return this process's purpose, its name and the URL of its Redis, or [] if it is no longer needed."""
         loop, line = asyncio.get_running_loop(), b""
         while not line.endswith(b"\n"):
             try:
-                read = await loop.sock_recv(self.socket, 1)  # read no further: what follows is for others
+                read = await loop.sock_recv(self.socket, 1)  # read no further: the rest is for other readers
             except ConnectionError:
                 read = b""
             if not read:
@@ -205,7 +205,7 @@ class Lifeline:
         return line.decode().rstrip("\n").split(" ", 2)
 
     def watch(self, ended: Callable[[], None]) -> None:
-        """Read replies from now on; ``ended`` is called when the other end is closed."""
+        """Start reading replies; ``ended`` is called when the other end is closed."""
         asyncio.get_running_loop().add_reader(self.socket, self._read, ended)
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class Lifeline:
         self.socket.close()
 
     async def spare(self) -> Given | None:
-        """Request a process for isolated turns, or return None without one or without a supervisor."""
+        """Request a process for isolated turns. Returns None if there is none, or no supervisor."""
         async with self._asking:
             if self._ended.is_set():
                 return None

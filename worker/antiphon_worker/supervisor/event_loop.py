@@ -1,4 +1,4 @@
-"""The event loop of a worker process, which outlives what its tasks raise."""
+"""The event loop of a worker process, which survives exceptions of its tasks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_THREADS = 128
 
 
 class _Threads(ThreadPoolExecutor):
-    """The threads of ``asyncio.to_thread``, in which frameworks run synchronous tools of many turns at a time.
+    """The threads of ``asyncio.to_thread``, which frameworks use for synchronous tools of many concurrent turns.
 
-    By default a small machine has a handful, for which the rest of the worker then waits. A call that raises
-    ``StopIteration`` would never end, because no future takes it.
+    By default, a small machine has only a few, and the rest of the worker would wait for them. A call that raises
+    ``StopIteration`` would never end, because futures do not accept it.
     """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **options: Any) -> Future[T]:
@@ -39,10 +39,11 @@ def _ended(call: Callable[..., T], *args: Any, **options: Any) -> T:
 def run_to_its_end(
     main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
 ) -> T:
-    """Run a coroutine as ``asyncio.run`` does, also if another task raises ``SystemExit`` or ``KeyboardInterrupt``.
+    """Run a coroutine like ``asyncio.run``, even if another task raises ``SystemExit`` or ``KeyboardInterrupt``.
 
-    An event loop stops at these. Here they are an error of that task, as all others are, since the functions of an App
-    start tasks, and the turns of others run beside them. Ctrl-C before there is a handler for it still ends the loop.
+    An event loop stops at these. Here they only fail that task, like other exceptions, because functions of an App
+    may start tasks while other turns run in the same loop. Ctrl-C before its handler is installed still ends the
+    loop.
     """
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         loop = runner.get_loop()

@@ -1,12 +1,12 @@
-"""Runs turns that crashed their worker twice in processes of their own, so that they harm no other turns.
+"""Runs turns that crashed their worker twice in processes of their own, so that they do not harm other turns.
 
-A worker gets such processes from the supervisor, or starts them itself. It gives each process one turn at a time, as a
-line on its lifeline. The process answers with a line when the turn has ended, and is used again. An empty line tells it
-that the worker stops; then it gives its turn back. If the lifeline ends without an empty line, the worker has died;
-then the process finishes its turn until the drain's deadline.
+A worker gets such processes from the supervisor, or starts them itself. It gives each process one turn at a time, as
+a line on its lifeline. The process answers with a line when the turn has ended, and is used again. An empty line
+means that the worker stops; the process then requeues its turn. If the lifeline ends without an empty line, the
+worker has died; the process then has until the drain's deadline to finish its turn.
 
-The parent of a process waits for its end and hands back what it held. The end of the socket is not enough, because a
-process that a tool has started may keep the socket open.
+The parent of a process waits for its end and requeues the turns it held. The end of the socket is not enough, because
+a process that a tool has started may keep the socket open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Process:
         self.ended = given.ended
         self._reader = reader
         self._writer = writer
-        self._told = False  # nothing more comes
+        self._told = False  # no more lines follow
 
     @classmethod
     async def at(cls, given: Given, url: str) -> _Process:
@@ -80,14 +80,14 @@ class _Process:
             self.let_go()
 
     def let_go(self) -> None:
-        """Let it end once it runs nothing."""
+        """Let the process end after its turn."""
         if not self._told:
             self._told = True
             if not self._writer.is_closing():
                 self._writer.write_eof()
 
     async def turns_left(self) -> int | None:
-        """Wait for its end and return how many turns were handed back for it, or None if that is unknown."""
+        """Wait for the end of the process, and return how many of its turns were requeued, or None if unknown."""
         turns = await self.ended
         if turns is None:
             while await self._answer():
@@ -97,7 +97,7 @@ class _Process:
 
 
 class IsolatedTurns:
-    """The processes in which a worker runs isolated turns."""
+    """The processes that run a worker's isolated turns."""
 
     def __init__(
         self,
@@ -115,18 +115,18 @@ class IsolatedTurns:
         self._processes: set[_Process] = set()
         self._idle: list[_Process] = []
         self._own: set[asyncio.Task[int | None]] = set()
-        self._turns: dict[TurnId, bool] = {}  # turns under way; True if the turn was offered again meanwhile
+        self._turns: dict[TurnId, bool] = {}  # running turns; True if the turn was offered again since
         self._closed = False
 
     @property
     def room(self) -> int:
-        """How many more turns can be run now: no more are to be claimed."""
+        """How many more turns can run now: no more may be claimed."""
         return max(0, self._settings.isolated_turns - len(self._turns))
 
     async def run(self, turn_id: TurnId) -> None:
         """Run the turn in a process of its own; return when the turn or the process has ended.
 
-        A turn that comes back while its last process is cleared away runs again after that.
+        If the turn is offered again before its last process is cleaned up, it runs again after that.
         """
         if turn_id in self._turns:
             self._turns[turn_id] = True
@@ -148,7 +148,7 @@ class IsolatedTurns:
             process.let_go()
 
     def stop(self) -> None:
-        """Let every process give its turn back and end."""
+        """Make every process requeue its turn and end."""
         for process in self._processes:
             process.stop()
 
@@ -158,7 +158,7 @@ class IsolatedTurns:
             await asyncio.wait(self._own, timeout=self._settings.lease)
 
     async def _run_in_process(self, turn_id: TurnId) -> None:
-        """Run the turn. If the process ends before it holds the turn, which no queue has now, start another process."""
+        """Run the turn. If the process ends before it holds the turn, which is in no queue now, start another one."""
         log.warning(
             "turn %s runs in a process of its own, because it crashed twice",
             turn_id,
@@ -208,7 +208,7 @@ class IsolatedTurns:
         return await hand_back(self._open_cell(), name, self._settings, cause)
 
     async def _hand_over(self, turn_id: TurnId) -> None:
-        """Put the turn back for other workers: the claim took it out of its queue, and this worker stops."""
+        """Requeue the turn for other workers: the claim took it out of its queue, and this worker stops."""
         name = f"{self._worker}-alone-{secrets.token_hex(3)}"
         cell = self._open_cell()
         try:

@@ -1,4 +1,4 @@
-"""``antiphon worker --reload``: starts the worker again when a source file changes, for development."""
+"""``antiphon worker --reload``: restarts the worker when a source file changes, for development."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ NO_SOURCES = ("site-packages", "node_modules", "__pycache__")
 
 
 def run_and_reload(arguments: Sequence[str], folder: Path) -> int:
-    """Run ``antiphon worker`` with these arguments, again after each change below the folder, until a signal stops it.
+    """Run ``antiphon worker`` with these arguments, again after each change below the folder, until a signal stops
+    it.
 
-    Returns the exit code of the last worker. One that fails, as for a syntax error, runs again after the next change.
+    Returns the exit code of the last worker. A worker that fails, for example with a syntax error, runs again after
+    the next change.
     """
-    # Python knows compiled files by second and size: it would run the former code after two quick changes.
+    # Python identifies compiled files by second and size: after two quick changes, it would run the old code.
     environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -40,7 +42,7 @@ def run_and_reload(arguments: Sequence[str], folder: Path) -> int:
 
 
 def _stop(worker: subprocess.Popen[bytes], signals: list[int]) -> int:
-    """Hand on the signals that come until the worker has ended."""
+    """Forward signals until the worker has ended. Returns its exit code."""
     while worker.poll() is None:
         while signals:
             worker.send_signal(signals.pop(0))

@@ -1,4 +1,4 @@
-"""Whether workers may stop because nothing needs the revisions of their agents any more."""
+"""Determines whether workers may stop because nothing needs the revisions of their agents anymore."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ log = logging.getLogger("antiphon.supervisor")
 
 
 async def may_stop(settings: Settings, workers: Collection[str]) -> bool:
-    """Return whether these workers are needed for no revision of their agents. False while Redis cannot tell."""
+    """Return whether no revision of their agents needs these workers. False if Redis cannot be read."""
     try:
         async with AsyncClient(settings.cell_urls, prefix=settings.prefix) as client:
-            # Counting sessions reads all of them: only where nothing else needs it.
+            # Counting sessions reads all of them: do it only if nothing else needs the revisions.
             for sessions in (False, True):
                 found = [one async for one in client.agents(sessions=sessions)]
                 if not are_unneeded(found, workers):
@@ -28,9 +28,9 @@ async def may_stop(settings: Settings, workers: Collection[str]) -> bool:
 
 
 def are_unneeded(found: Collection[AgentRevision], workers: Collection[str]) -> bool:
-    """Return whether these workers may stop: each has a revision that nothing needs, and others have all the rest.
+    """Return whether these workers may stop: each has a revision that nothing needs, and others have the needed ones.
 
-    The others are workers that are not to stop themselves.
+    The others are workers that are not stopping themselves.
     """
     stopping = {worker for one in found if not one.needed_by for worker in one.workers}
     if not workers or not stopping.issuperset(workers):

@@ -1,8 +1,10 @@
 """The parent of the worker processes: it starts, watches and replaces them.
 
-1. It starts them, and replaces those that die or stand still.  2. It hands back the turns of a dead process at once.
-3. It passes on SIGTERM, which drains them, and a second one, which aborts them.  4. It kills those that do not end in
-time.  5. It ends when they have ended, or may stop because nothing needs the revisions of their agents any more.
+1. It starts them, and replaces those that die or are blocked.
+2. It requeues the turns of a dead process immediately.
+3. It passes on SIGTERM, which drains them, and a second one, which aborts them.
+4. It kills those that do not end in time.
+5. It ends when they have ended, or may stop because nothing needs the revisions of their agents anymore.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ log = logging.getLogger("antiphon.supervisor")
 
 WRONG_SETTINGS = 2  # the exit code
 OPEN_FILES = 65_536
-AGAIN_SECONDS = 1.0  # between two tries of a Redis that is away at the start
+AGAIN_SECONDS = 1.0  # between two tries of a Redis that is unavailable at the start
 START_SECONDS, STEADY_SECONDS = 1.0, 10.0
 SAFE_POINT_SECONDS, GIVE_BACK_SECONDS, LAST_SECONDS = 4.0, 3.0, 2.0  # after the drain's deadline
 ALONE_SECONDS = 15.0  # without any worker process: longer than a start and the pause before it
@@ -54,17 +56,17 @@ class Supervisor:
         self._children: dict[str, Started] = {}
         self._alone: dict[str, Started] = {}
         self._giving: set[asyncio.Task[None]] = set()
-        self.deaths: dict[tuple[str, str], int] = {}  # so far, by cell and the code of how they ended
+        self.deaths: dict[tuple[str, str], int] = {}  # so far, by cell and cause of death
         self._patience = Patience(settings.stall_timeout, settings.lease)
         self._away: dict[str, float] = {}  # Redis servers that have not answered yet, and since when
         self._draining = False
-        self._last = time.monotonic()  # when a child began or ended last
+        self._last = time.monotonic()  # when a child last began or ended
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unsuitable Redis.
 
-        One that is unreachable is waited for, while the others are served.
+        It waits for unreachable ones, and serves the others in the meantime.
         """
         for url in self._settings.redis_urls:
             await self._check(url)
@@ -86,13 +88,13 @@ class Supervisor:
             self._ending.cancel()
 
     def unhealthy(self) -> str:
-        """Why this worker cannot work, or nothing. Any thread may ask."""
+        """Return why this worker cannot work, or ''. Thread-safe."""
         idle = self._draining or self._children or self._away
         alone = not idle and time.monotonic() - self._last > ALONE_SECONDS
         return "No worker process runs." if alone else ""
 
     def unready(self) -> str:
-        """Why this worker takes no turns, or nothing. Any thread may ask."""
+        """Return why this worker takes no turns, or ''. Thread-safe."""
         if self._draining:
             return "It drains."
         if self._away and not self._children:
@@ -101,7 +103,7 @@ class Supervisor:
         return "" if ready and (all(ready) or not self._settings.stall_timeout) else "Its processes start."
 
     def processes(self) -> dict[str, int]:
-        """The ids of the processes that run turns, by name. Any thread may ask."""
+        """Return the ids of the processes that run turns, by name. Thread-safe."""
         return {name: child.process.pid for name, child in [*self._children.items(), *self._alone.items()]}
 
     def drain(self) -> None:
@@ -138,7 +140,7 @@ class Supervisor:
             child.signal(number)
 
     async def _check(self, url: str) -> None:
-        """Check a Redis, and note whether it is away. Raises ``StoreError`` if it answers and is unsuitable."""
+        """Check a Redis, and note if it is unavailable. Raises ``StoreError`` if it answers but is unsuitable."""
         redis = open_redis(url, retries=1)
         for code, _ in (WORKER_DIED, LOOP_STALLED):
             self.deaths.setdefault((name_of(redis), code), 0)
@@ -178,7 +180,7 @@ class Supervisor:
                 log.error("%s: %s Trying again.", redact(cell), exc, extra={"action": "redis_refused"})
 
     async def _keep_one(self, url: str) -> None:
-        """Keep one worker process running: replace a dead one, at once if it had begun to work."""
+        """Keep one worker process running: replace a dead one, immediately if it had begun to work."""
         pause = SHORTEST_PAUSE_SECONDS
         while not self._draining:
             began = time.monotonic()
@@ -193,7 +195,7 @@ class Supervisor:
             log.error("worker %s died (%s)", child.name, _how(code), extra={"action": "worker_died"})
             lived = time.monotonic() - began
             if lived > START_SECONDS and not self._draining:
-                self._spares.keep()  # the next one starts meanwhile
+                self._spares.keep()  # the next one starts in the meantime
             held = await self._hand_back(url, child.name, child)
             if self._draining or (code == WRONG_SETTINGS and child.state is State.LOADING):
                 return
@@ -218,7 +220,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_reader(child.line, self._asked, child, url)
         if self._draining:
-            child.signal(signal.SIGTERM)  # it was started while the others were told to stop
+            child.signal(signal.SIGTERM)  # it started while the others were being stopped
         else:
             child.tell(WORK, child.name, url)
         try:
@@ -272,7 +274,7 @@ class Supervisor:
 
 
 def killed_after(settings: Settings) -> float:
-    """How many seconds after SIGTERM a process that does not end is killed. Its turns are handed back then."""
+    """Return how many seconds after SIGTERM a process that does not end is killed. Its turns are then requeued."""
     return settings.drain + SAFE_POINT_SECONDS + _giving_back_seconds(settings)
 
 
@@ -281,7 +283,7 @@ def _giving_back_seconds(settings: Settings) -> float:
 
 
 def raise_open_files_limit() -> None:
-    """Raise the limit of open files to what the system allows, because every stream is one."""
+    """Raise the limit of open files as far as the system allows (at most ``OPEN_FILES``): every stream is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft < wanted:
@@ -305,7 +307,7 @@ BEGIN_SECONDS = 5.0  # processes that have just started get the processors first
 PATIENCE_SECONDS = 1.0  # after a first death, the needed process gets the processors first
 CALM_SECONDS = 600.0
 LOOK_SECONDS = 0.05
-RETIRE_SECONDS = 30.0  # between looks whether the workers may stop
+RETIRE_SECONDS = 30.0  # between checks whether the workers may stop
 
 
 class Spares:
@@ -320,23 +322,23 @@ class Spares:
         self._later: list[asyncio.TimerHandle] = []
 
     async def take(self) -> Started:
-        """Return the spare that is ready or will be first, or a new process. Raises ``OSError``."""
+        """Return a standby process, or a new process if there is none. Raises ``OSError``."""
         while self._ready:
             one = self._ready.popleft()
             if one.process.returncode is None:
                 self._fill()
                 return one
-            one.line.close()  # it could not load what it needs: its replacement reports the error
+            one.line.close()  # it could not load its App: its replacement reports the error
         return await self._start()
 
     def begin(self) -> None:
-        """Keep the spares that are due without a death. Call it when the workers have started."""
+        """Start keeping the standby processes that do not require a death. Call it when the workers have started."""
         if self._least:
             self._kept = self._least
             self._later.append(asyncio.get_running_loop().call_later(BEGIN_SECONDS, self._fill))
 
     def keep(self) -> None:
-        """Keep spares from now on, because a process has died."""
+        """Keep standby processes from now on, because a process has died."""
         first, self._kept = self._kept < KEPT, KEPT
         self._cancel_timers()
         loop = asyncio.get_running_loop()
@@ -347,7 +349,7 @@ class Spares:
             self._fill()
 
     async def aclose(self) -> None:
-        """Start no more spares, and end those that wait."""
+        """Start no more standby processes, and end those that wait."""
         self._cancel_timers()
         waiting = list(self._ready)
         self._let_go(0)
@@ -379,10 +381,10 @@ class Spares:
             while len(self._ready) < self._kept:
                 one = await self._start()
                 self._ready.append(one)
-                while one.loading:  # noqa: ASYNC110 - what is waited for is in another process
-                    await asyncio.sleep(LOOK_SECONDS)  # the first one that is needed gets the processors
+                while one.loading:  # noqa: ASYNC110 - the awaited state is in another process
+                    await asyncio.sleep(LOOK_SECONDS)  # the first needed process gets the processors
         except OSError as exc:
-            # It is tried again when a process is needed.
+            # The next request for a process tries again.
             log.warning("cannot start a spare process: %s", exc, extra={"action": "start_failed"})
 
     async def _start(self) -> Started:

@@ -1,11 +1,11 @@
-"""The watchdog of a process, by which its supervisor (or, without one, the kernel) detects that it is blocked.
+"""The watchdog of a process: its supervisor (or, without one, the kernel) detects that it is blocked.
 
-A tool that never returns stops the event loop. If it holds the interpreter's lock, it stops the whole process, which
-then cannot report anything. Therefore a process shares a page of memory with its parent. The event loop counts up one
-counter in it, and a thread the other; the parent ends the process when one of them stands still. It sends SIGALRM,
-because ``faulthandler`` handles that signal without the interpreter's lock and first writes the stacks of all threads
-to standard error. The loop also keeps postponing a timer of the kernel that sends the same signal, so a process that
-hangs ends without a supervisor too.
+A tool that never returns blocks the event loop. If it holds the interpreter's lock, it blocks the whole process,
+which then cannot report anything. Therefore a process shares a page of memory with its parent. The event loop
+increments one counter in it, and a thread the other; the parent kills the process when one of them stops changing. It
+sends SIGALRM, because ``faulthandler`` handles that signal without the interpreter's lock and first writes the stacks
+of all threads to standard error. The loop also keeps postponing a kernel timer that sends the same signal, so a
+process that hangs ends without a supervisor too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CALLS_AT = _COUNTERS.size + _STATE.size
 
 
 class State(IntEnum):
-    """How far a process has come. An exit code does not say it: what an App runs may end its process with any."""
+    """The progress of a process. Exit codes do not show it, because the code of an App may exit with any of them."""
 
     LOADING = 0
     SERVING = 1
@@ -43,7 +43,7 @@ class State(IntEnum):
 
 
 class Page:
-    """The shared memory: two counters, the state of the process, and then the tool calls under way as text."""
+    """The shared memory: two counters, the state of the process, and the running tool calls as text."""
 
     SIZE = mmap.PAGESIZE
 
@@ -69,7 +69,7 @@ class Page:
 
     @property
     def begun(self) -> bool:
-        """Whether the event loop has begun to beat; False also after the process has ended."""
+        """Whether the event loop has begun to count; False again after the process has ended."""
         return not self._memory.closed and self.counters[0] > 0
 
     def count(self, which: int, number: int) -> None:
@@ -84,11 +84,11 @@ class Page:
 
     @property
     def calls(self) -> str:
-        """Return the tool calls under way, as last written."""
+        """Return the running tool calls, as last written."""
         return self._memory[_CALLS_AT:].partition(b"\0")[0].decode(errors="replace")
 
     def write_calls(self, calls: Iterable[str]) -> None:
-        """Write which tool calls are under way; leave out what does not fit."""
+        """Write the running tool calls; omit what does not fit."""
         text = ", ".join(calls).encode(errors="replace")[: self.SIZE - _CALLS_AT - 1]
         self._memory[_CALLS_AT : _CALLS_AT + len(text) + 1] = text + b"\0"
 
@@ -99,8 +99,8 @@ class Page:
 class Patience:
     """How long a process may be blocked, in seconds.
 
-    ``loop`` applies to the event loop, while a thread renews the leases. ``whole`` applies to the whole process, which
-    is ended shortly before its leases expire.
+    ``loop`` applies to the event loop, while a thread renews the leases. ``whole`` applies to the whole process,
+    which is killed shortly before its leases expire.
     """
 
     def __init__(self, stall_timeout: float, lease: float) -> None:
@@ -109,9 +109,9 @@ class Patience:
 
 
 def waited_for_processor(pid: int) -> float:
-    """Return for how many seconds in all the threads of a process have been ready and had no processor.
+    """Return for how many seconds in total the threads of a process were ready but had no processor.
 
-    Only Linux says so; 0 elsewhere.
+    Only Linux provides this; 0 elsewhere.
     """
     waited = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -123,11 +123,11 @@ def waited_for_processor(pid: int) -> float:
 async def standing_still(page: Page, patience: Patience, waited: Callable[[], float] = float) -> float:
     """Wait until the process has been blocked for too long, and return for how many seconds.
 
-    Only time in which this loop runs counts, so that a pause of the whole machine does not count. Nor does time in
-    which the process had no processor (``waited``, in seconds since its start): it is not blocked.
+    Only time in which this loop runs counts, so that a pause of the whole machine does not. Neither does time in
+    which the process had no processor (``waited``, in seconds since its start): it is not blocked then.
     """
     still, before, looked = [0.0, 0.0], page.counters, time.monotonic()
-    without: float | None = None  # as of the last look at a process that may be blocked
+    without: float | None = None  # at the last check of a process that may be blocked
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         now, counters = time.monotonic(), page.counters
@@ -147,7 +147,7 @@ async def standing_still(page: Page, patience: Patience, waited: Callable[[], fl
 
 @asynccontextmanager
 async def beating(page: Page | None, stall_timeout: float) -> AsyncGenerator[None]:
-    """Give this process a pulse within this; 0 seconds turn it off. The timer of the last beat keeps running."""
+    """Count for the watchdog inside this context; 0 seconds turn it off. The timer of the last beat keeps running."""
     if not stall_timeout:
         yield
         return
@@ -166,7 +166,7 @@ async def beating(page: Page | None, stall_timeout: float) -> AsyncGenerator[Non
 
 @asynccontextmanager
 async def beating_under_rq(stall_timeout: float) -> AsyncGenerator[None]:
-    """Do the same under RQ's command line, whose own worker uses SIGALRM itself. There is no supervisor of ours."""
+    """Do the same under RQ's command line: its own worker uses SIGALRM, and there is no supervisor."""
     if not stall_timeout:
         yield
         return
