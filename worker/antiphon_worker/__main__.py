@@ -37,7 +37,7 @@ def main() -> int:
             signal.SIGINT, signal.SIG_IGN
         )  # Ctrl-C reaches the whole group: the supervisor passes it on
         lifeline = Lifeline.of_standard_input()
-    gc.disable()  # until all is loaded: nothing of it is garbage
+    gc.disable()  # until everything is loaded: none of it is garbage
     try:
         settings = Settings.load()
         set_up_logging(settings.log_level, settings.log_format)

@@ -54,7 +54,7 @@ MOST_TEXT = 500
 LONGEST_ID = 1_000
 """The longest id of a task, in characters."""
 STEP_MARGIN = 1024
-"""The bytes of a step in the journal that are not its result."""
+"""The bytes of a journal step that are not part of its result, at most."""
 LONGEST_EVENT = 256 * 1024
 """The longest event of a stream, in bytes. If one is longer, the task is read instead."""
 EVENTS = "text/event-stream"

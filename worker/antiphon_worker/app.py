@@ -572,7 +572,7 @@ class App:
                 check()
         except AgentError as exc:
             return [exc.message]
-        except Exception as exc:  # noqa: BLE001 - a provider of the App's own: it may still answer
+        except Exception as exc:  # noqa: BLE001 - the App's own provider may still answer
             return [f"The provider {name!r} cannot be checked: {type(exc).__name__}."]
         return []
 

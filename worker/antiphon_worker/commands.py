@@ -127,8 +127,8 @@ def worker(argv: list[str]) -> int:
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     archive = app.archive(settings.archive)
     app.prices(settings.prices)
-    bytes_of_process()  # and a URL that names no byte store
-    keys = keyring_of_process()  # and so are keys that are not valid
+    bytes_of_process()  # and an invalid URL of a byte store
+    keys = keyring_of_process()  # and invalid keys
     if keys:
         app.memories.check_sealed()
     if app.search:

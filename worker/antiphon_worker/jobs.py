@@ -154,7 +154,7 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
             return await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
     finally:
         await app.aclose()
-        flush_telemetry()  # RQ ends its processes without exit functions
+        flush_telemetry()  # RQ ends its processes without running exit functions
 
 
 def _leave_record(job: Job) -> None:

@@ -210,7 +210,7 @@ class Fallback:
     async def after(
         self, error: ProviderError, failed: ModelChoice, first: ModelChoice
     ) -> ModelChoice | None:
-        """Return the model that answers instead of one that failed, or None."""
+        """Return the model that replaces a failed one, or None."""
         if failed.place >= len(self._models) or not self._gives_up(error):
             return None
         return await self.at(failed.place + 1, first)

@@ -70,7 +70,7 @@ class EventTransitions(Moves):
     def forward(
         self, turn_id: str, run: int, child: str, after: int, upto: int, over: str, count: int, *rest: Any
     ) -> Answer:
-        """Publish events of a child turn in the stream of the turn that waits for it."""
+        """Publish events of a child turn in the stream of its parent."""
         turn, calls = self.turns.get(turn_id), 2 * count
         if turn is None or turn.status in ENDED or turn.record.number("run") != run:
             return [b"OVER"]

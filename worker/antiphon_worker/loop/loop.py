@@ -6,9 +6,9 @@ accepted by ``journal.append`` survive a crash of this process, events in the si
 - Steps count from 1. A step with tool calls is written to the journal before the calls start, and each result when it
   is available. The last step of a turn is returned in the ``LoopResult`` and is not written to the journal, so that a
   turn without tools needs no append.
-- If the journal has entries of an earlier attempt, the loop continues after them. It does not repeat finished steps and
-  tool calls. It repeats a call that was started without a result, except for ``at_most_once`` tools: these have a
-  ``ToolStarted`` entry, and the model is told that it is unknown whether they ran.
+- If the journal has entries of an earlier attempt, the loop continues after them. It does not repeat finished steps
+  and tool calls. It repeats a call that was started without a result, except for ``at_most_once`` tools: these have a
+  ``ToolStarted`` entry, and the model gets the result that it is unknown whether they ran.
 - Tool calls are run if the model stopped for them (``tool_use``, or ``end`` from servers that do not distinguish the
   two). If the answer was cut off (``max_tokens``, a filter, a refusal), they are not run: each gets an error result
   with that reason, and the turn ends with that stop reason.

@@ -254,7 +254,7 @@ class StepCalls:
         return [*waiting, *sleeping]
 
     async def _ask_hooks(self, step: Step, hooks: Hooks) -> None:
-        """Ask the hooks about the calls that may start now. A decision in the journal is not asked for again."""
+        """Ask the hooks about the calls that may start now. Decisions in the journal are not requested again."""
         number = step.entry.step
         known = {*step.hooked, *step.opened, *step.slept, *step.begun}
         calls = [call for call in step.open_calls if call.call_id not in known and not call.invalid]

@@ -359,7 +359,7 @@ class Step:
         self.slept: set[str] = set()  # the calls that sleep, and run again afterwards
         self.approvals: dict[str, Decision] = {}  # the decisions that these run with
         self.handed = False  # whether another agent continues after this step
-        self.withheld = False  # whether the agent in charge is not shown it
+        self.withheld = False  # whether it is hidden from the agent in charge
 
     def as_hooked(self, call: ToolCall) -> ToolCall:
         """Return a call with the arguments set by hooks."""
@@ -378,7 +378,7 @@ class Step:
         return [call for call in self.entry.message.tool_calls if call.call_id not in self.results]
 
     def to_run(self, decisions: Mapping[str, Decision]) -> list[ToolCall]:
-        """Return the open calls that have waited and still need their tool, unless a decision answers them."""
+        """Return the pending calls that have waited and still need their tool, unless a decision answers them."""
         return [
             call
             for call in self.open_calls

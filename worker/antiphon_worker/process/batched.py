@@ -162,7 +162,7 @@ class _BatchedStep:
         self._asked: StepBatched | None = None
 
     async def over(self) -> Decision | None:
-        """Return what was decided about the step. Raises ``StepWaits`` if its answer is still awaited."""
+        """Return the decision about the step. Raises ``StepWaits`` if its answer is still awaited."""
         asked = self._asked = await self._steps.asked(self._request.step, self._place, self._group)
         wait = Wait("", f"batch#{asked.step}.{asked.id[:8]}", "batch")
         if wait.id in self._steps.decisions:

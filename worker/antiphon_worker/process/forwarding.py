@@ -100,7 +100,7 @@ class Upward:
 
 
 def link_of(turn: str, session: str, request: TurnRequest) -> list[Link]:
-    """Return the link between a turn and the one that waits for it, if it is a child."""
+    """Return the link between a child turn and its parent; [] for other turns."""
     if request.parent is None:
         return []
     return [Link(turn, session, request.agent if isinstance(request.agent, str) else "", request.parent)]

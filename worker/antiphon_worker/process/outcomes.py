@@ -35,7 +35,7 @@ SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 30.0  # for a worker of a new
 
 
 class Finished(Struct, tag="finished"):
-    """An encoded answer. Encoding it before any write makes an answer that cannot be encoded a failure."""
+    """An encoded answer. It is encoded before any write, so that an answer that cannot be encoded fails the turn."""
 
     messages: list[bytes]
     response: Response

@@ -255,7 +255,7 @@ class Publisher:
                 lanes.create_task(self._send_parts(), name=f"publisher {number}")
 
     async def _send_parts(self) -> None:
-        """Send one call after the other, concurrently with other tasks that do the same."""
+        """Send one call after another, concurrently with other tasks that do the same."""
         while True:
             async with self._sending:
                 since = await self._due()
@@ -327,7 +327,7 @@ class Publisher:
             self._return(sinks)
 
     def _return(self, sinks: list[TurnSink]) -> None:
-        """Let sinks send again, except those that are over."""
+        """Let sinks send again, except those of ended turns."""
         for sink in sinks:
             if sink in self._away:
                 self._away.remove(sink)

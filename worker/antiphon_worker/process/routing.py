@@ -73,7 +73,7 @@ async def _answer(attempt: Attempt, router: Router, asked: str | None) -> Route 
         return checked_route(chosen)
     except UsageError as exc:
         return _failed(turn, exc, exc.message.rstrip("."))
-    except Exception as exc:  # noqa: BLE001 - what it returned may raise anything, in its __repr__ for example
+    except Exception as exc:  # noqa: BLE001 - the returned value may raise anything, for example in __repr__
         return _failed(turn, exc, f"what it returned raised {type(exc).__name__}")
 
 

@@ -30,7 +30,7 @@ class Service:
             steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, self._works)
             try:
                 return await self._start()
-            except Exception as exc:  # noqa: BLE001 - the other services and the turns go on
+            except Exception as exc:  # noqa: BLE001 - the other services and the turns continue
                 self._fails(exc)
             finally:
                 steady.cancel()

@@ -15,8 +15,7 @@ NO_SOURCES = ("site-packages", "node_modules", "__pycache__")
 
 
 def run_and_reload(arguments: Sequence[str], folder: Path) -> int:
-    """Run ``antiphon worker`` with these arguments, again after each change below the folder, until a signal stops
-    it.
+    """Run ``antiphon worker`` with these arguments, again after each change below the folder, until a signal stops it.
 
     Returns the exit code of the last worker. A worker that fails, for example with a syntax error, runs again after
     the next change.

@@ -1,4 +1,4 @@
-"""The watchdog of a process: its supervisor (or, without one, the kernel) detects that it is blocked.
+"""The watchdog of a process: lets its supervisor (or, without one, the kernel) detect that it is blocked.
 
 A tool that never returns blocks the event loop. If it holds the interpreter's lock, it blocks the whole process,
 which then cannot report anything. Therefore a process shares a page of memory with its parent. The event loop
