@@ -1,7 +1,7 @@
 """Delivers signed completion events to webhooks.
 
 1. One script turns new completion events into deliveries of the webhooks that want them, so none is created twice.
-2. A webhook with due deliveries is leased by one worker.
+2. A webhook with due deliveries is held by one worker for a limited time.
 3. A delivery that the endpoint acknowledges is noted immediately. Others are retried later, for a day.
 """
 

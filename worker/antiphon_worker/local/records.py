@@ -62,7 +62,7 @@ class Record(dict[str, bytes]):
 
 
 class Call(NamedTuple):
-    """A pending call of a suspended turn: its time limit, what happens then, and the decision with its operation."""
+    """A pending call of a suspended turn: its time limit, what happens then, and the decision with its op id."""
 
     place: int
     until: int

@@ -451,7 +451,7 @@ class _Turn:
         return [*self.waiting, *sleeps]
 
     async def _write(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
-        """Append to the journal. Concurrent calls write one after the other."""
+        """Append to the journal. Concurrent calls write one after another."""
         async with self._writing:
             entries, self._unwritten = [*self._unwritten, *entries], []
             try:

@@ -353,7 +353,7 @@ class StepCalls:
         )  # fmt: skip
 
     async def _append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
-        """Write to the journal. Calls that run in parallel write one after the other."""
+        """Write to the journal. Concurrent calls write one after another."""
         async with self._writing:
             await self.journal.append(entries, events)
 

@@ -59,7 +59,7 @@ class StepEvents:
         self.drain = sink.drain
         self.paused = False  # hooks run: the service is not late
         self.held = 0  # bytes of the answer that hooks have not accepted yet
-        self.heard = False  # a piece has come since it was last set to False
+        self.heard = False  # a piece has arrived since it was last set to False
         self._size = 0  # bytes received, without the text
 
     @property
@@ -68,7 +68,7 @@ class StepEvents:
 
     @property
     def received(self) -> int:
-        """How many bytes of the answer have come."""
+        """How many bytes of the answer have arrived."""
         return self._size + self.held + byte_size(self._sink.said())
 
     def append(self, increment: Increment) -> None:

@@ -319,7 +319,7 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 
 def decode_entry(data: bytes) -> JournalEntry:
-    """Read a stored journal entry. Raises ``CorruptRecord``, and ``NewerRecord`` where a newer release must."""
+    """Read a stored journal entry. Raises ``CorruptRecord``, and ``NewerRecord`` if only a newer release can."""
     refuse_newer("journal entry", data)
     try:
         return _entry_decoder.decode(data)

@@ -372,7 +372,7 @@ class PaidProvider:
         return self.provider.name
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
-        """Return a call that ``answered`` makes."""
+        """Return the call, for ``answered``."""
         return cast("AsyncIterator[Increment]", _PaidCall(self.provider, self.purse, request, self.switched))
 
     async def aclose(self) -> None:

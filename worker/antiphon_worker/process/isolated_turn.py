@@ -171,7 +171,7 @@ async def _give_back_when(stopping: asyncio.Event, lease: Lease) -> None:
 async def run_isolated_turns(
     line: socket.socket, app: App, settings: Settings, worker: str, url: str
 ) -> None:
-    """Run the turns that the lifeline names, one after the other, until it ends."""
+    """Run the turns that the lifeline names, one after another, until it ends."""
     reader, writer = await asyncio.open_unix_connection(sock=line)
     stopping = asyncio.Event()
     turns: asyncio.Queue[TurnId | None] = asyncio.Queue()
@@ -189,7 +189,7 @@ async def run_isolated_turns(
     try:
         while (turn_id := await turns.get()) and not stopping.is_set():
             await run_turn_alone(turn_id, settings, app, open_cell, worker, stopping)
-            writer.write(b"ended\n")  # no one reads it if the worker has died
+            writer.write(b"ended\n")  # it stays unread if the worker has died
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
