@@ -1,1 +1,1 @@
-"""Sessions of this process, without a server: the worker's engine on a cell in memory."""
+"""Sessions of this process, without a server: a cell in memory, on which the engine of workers runs."""

@@ -1,4 +1,4 @@
-"""Stands in for an App with one agent of this process, whose functions never leave it."""
+"""Replaces an App for the engine, with one agent of this process: its functions never leave it."""
 
 from __future__ import annotations
 

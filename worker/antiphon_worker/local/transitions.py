@@ -649,10 +649,7 @@ class Transitions(SessionTransitions, FileTransitions, EventTransitions, LedgerT
             self._ready(turn.session, look.now)
 
     def _count_usage(self, turn: Turn) -> None:
-        """Add the turn's usage to its session.
-
-        If later turns have overtaken it, only its own usage is known until a worker resumes it.
-        """
+        """Count only a turn's own usage if others have overtaken it: the rest is unknown until it is resumed."""
         usage, own = turn.record.get("session_usage"), turn.record.get("own_usage")
         if usage is None and own is not None:
             with suppress(msgspec.MsgspecError):
