@@ -1,4 +1,4 @@
-"""``antiphon api``: calls any operation of the HTTP interface in this process, straight on Redis."""
+"""``antiphon api``: calls any operation of the HTTP interface in this process, directly on Redis."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _call(operation: Operation, argv: list[str]) -> int:
 
 
 def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any] | None:
-    """Return the fields of a struct that were given, None without a struct."""
+    """Return the given fields of a struct, or None without a struct."""
     if kind is None:
         return None
     start = f"{kind.__name__}."
@@ -102,7 +102,10 @@ async def _answer(
     query: dict[str, Any],
     body: dict[str, Any] | None,
 ) -> int:
-    """Send the request to a gateway of this process, and print what it answers. Raises what a refusal says."""
+    """Send the request to a gateway in this process, and print its answer.
+
+    Raises ``UsageError`` for the status 400, and ``TurnError`` for any other refusal.
+    """
 
     async def anything(_: Request) -> Caller:
         return Caller(name="the command line", tenant=None)
@@ -118,7 +121,7 @@ async def _answer(
 async def _sent(
     app: Gateway, method: str, path: str, query: dict[str, Any], body: dict[str, Any] | None
 ) -> tuple[int, bytes]:
-    """Send a request. Prints a good answer as it arrives, and returns the status with a bad one."""
+    """Send a request. Prints a successful answer as it arrives, and returns the status and the body of a refusal."""
     status, refusal, content = 0, b"", msgspec.json.encode(body) if body is not None else b""
     words = {name: one if isinstance(one, str) else msgspec.json.encode(one) for name, one in query.items()}
     headers = {"host": "localhost", "content-type": "application/json", "content-length": str(len(content))}

@@ -1,4 +1,4 @@
-"""``gateway(client)``: the ASGI application, alone behind uvicorn or mounted in yours."""
+"""``gateway(client)``: the ASGI application, run by uvicorn or mounted in your own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NO_ROUTE = "none"
 
 
 class Tracing(Protocol):
-    """Makes a span of each request."""
+    """Creates a span for each request."""
 
     def span(self, scope: Scope) -> AbstractContextManager[Any]: ...
     def answered(self, span: Any, method: str, route: str, status: int) -> None: ...
@@ -84,11 +84,11 @@ def gateway(
 ) -> Gateway:
     """Return an ASGI application that serves the sessions of ``client`` over HTTP.
 
-    Mount it in Starlette or FastAPI, or run ``antiphon serve``. ``access`` says who may what: an ``Access``, or a
+    Mount it in Starlette or FastAPI, or run ``antiphon serve``. ``access`` authenticates requests: an ``Access``, or a
     coroutine function of your own that returns the ``Caller`` of a request or raises ``Refused``. Without it, only
-    programs on this machine may call. ``cors`` are the other origins whose pages may call. ``metrics`` is a
-    ``GatewayMetrics`` that counts, and ``traces`` a ``GatewayTraces`` that makes spans. ``a2a`` are the agents that
-    other agents may call by the A2A protocol. The client remains yours to close. Raises ``SettingsError``.
+    programs on this machine may call. ``cors`` lists the other origins whose pages may call. ``metrics`` is a
+    ``GatewayMetrics``, and ``traces`` a ``GatewayTraces``. ``a2a`` lists the agents that other agents may call over
+    the A2A protocol. Close the client yourself. Raises ``SettingsError``.
 
     >>> from antiphon import AsyncClient
     >>> app = gateway(AsyncClient("redis://localhost:6379/0"))
@@ -107,7 +107,7 @@ def gateway(
 
 
 class Gateway:
-    """An ASGI application. It keeps nothing of sessions: any number of replicas may serve the same Redis.
+    """An ASGI application without session state: any number of replicas may serve the same Redis.
 
     >>> app.drain()
     """
@@ -139,8 +139,8 @@ class Gateway:
     def drain(self) -> None:
         """End every stream at a cursor from which its reader can resume at another replica.
 
-        Requests that wait for a turn are refused with 503: another replica answers their repetition. ``antiphon serve``
-        does this on SIGTERM.
+        Requests that wait for a turn are refused with 503: repeat them at another replica. ``antiphon serve`` does this
+        on SIGTERM.
 
         >>> app.drain()
         """
@@ -149,7 +149,7 @@ class Gateway:
 
     @property
     def draining(self) -> bool:
-        """Whether ``drain`` was called: this process is to get no further requests."""
+        """Whether ``drain`` was called: send no further requests to this process."""
         return self._services.stopping.began
 
     @property
@@ -166,10 +166,10 @@ class Gateway:
             await self._talk(scope, receive, send)
 
     async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Make responses over a WebSocket, for who may make them."""
+        """Serve responses over a WebSocket to a caller with the right to make them."""
         headers = [
             one for one in scope["headers"] if one[0] != b"idempotency-key"
-        ]  # it would name all responses
+        ]  # it would apply to every response
         request = Request({**scope, "type": "http", "method": "POST", "headers": headers})
         with nullcontext() if self._traces is None else self._traces.span(request.scope) as span:
             sent = _Sent(send)
@@ -199,12 +199,12 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         with nullcontext() if self._traces is None else self._traces.span(scope) as span:
-            began = time.monotonic()  # the request is forgotten here: a stream may last for hours
+            began = time.monotonic()  # the request is not kept: a stream may last for hours
             response = await self._response(Request(scope, receive))
             ready = time.monotonic()
             try:
                 await response(scope, receive, send)
-            except Exception as exc:  # noqa: BLE001 - of a stream that could not begin: it logs later ones itself
+            except Exception as exc:  # noqa: BLE001 - the stream could not begin: it logs later errors itself
                 response = self._refusal(Request(scope, receive), exc)
                 await response(scope, receive, send)
             finally:
@@ -226,7 +226,7 @@ class Gateway:
             request.scope["route"], request.scope["path_params"] = known.route, path
             response = _encoded(await self._answer(request, known, path), known)
             return await _headers_of(response) if request.method == "HEAD" else response
-        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
+        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is not ours
             return self._refusal(request, exc)
 
     def _refusal(self, request: Request, error: Exception) -> Response:
@@ -248,7 +248,7 @@ class Gateway:
         return await known.handler(Call(self._services, caller, path, query, body, request))
 
     async def _caller(self, request: Request, known: Operation, path: dict[str, str]) -> Caller:
-        """Return who makes the request, once it is known that they may. Raises ``Refused``."""
+        """Return the caller of the request, once its access is checked. Raises ``Refused``."""
         assert known.right is not None
         check_origin(request, self._origins)
         if self._caller_of is None:
@@ -314,7 +314,7 @@ def _encoded(found: Any, known: Operation) -> Response:
 
 
 class _Sent:
-    """Sends, and knows when it began to."""
+    """Sends messages, and records when the first one was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -34,7 +34,7 @@ from antiphon.telemetry import log_fault
 
 log = logging.getLogger("antiphon.gateway")
 
-# The first class that fits decides. Codes of limits on counts and rates come before all of them.
+# The first class that matches decides. ``LimitReached`` and ``StoreError`` are handled before these.
 STATUSES: list[tuple[type[AgentError], int]] = [
     (WrongTenant, 403), (NotAllowed, 403), (NotFound, 404), (SessionBusy, 409),
     (SessionChanged, 409), (SessionExists, 409), (KeyReused, 409), (AlreadyDecided, 409), (NotSuspended, 409),
@@ -47,7 +47,7 @@ STORE_RETRY_SECONDS = 1.0
 class Problem(Struct, omit_defaults=True, kw_only=True):
     """Why a request was refused.
 
-    ``code`` is stable; ``detail`` says what to do, and ``user_message`` is a sentence for end users. ``retry_after`` is
+    ``code`` is stable; ``detail`` explains what to do, and ``user_message`` is a sentence for end users. ``retry_after`` is
     in seconds. ``cursor`` and ``oldest`` belong to the code ``stream_gap``: events between them are no longer kept.
     """
 
@@ -91,7 +91,7 @@ class Refused(Exception):
 
 
 class Draining(Refused):
-    """This process ends: what the request waits for continues, and another gateway has it."""
+    """This process is stopping: the work that the request waits for continues, and another gateway can return it."""
 
     def __init__(self, detail: str = "", *, headers: dict[str, str] | None = None) -> None:
         detail = detail or "This gateway is draining: send the same request again."
@@ -99,7 +99,7 @@ class Draining(Refused):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem for an error. What the server alone may know stays in its log."""
+    """Return the problem for an error. Details that only the server may know are logged instead."""
     if isinstance(error, Refused):
         if error.status == 500:
             log.warning("A request failed with %s.", error.code, extra={"action": "request_failed"})

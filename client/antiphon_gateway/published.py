@@ -1,6 +1,6 @@
 """``A2AAgent``: an agent of the workers that the gateway offers to other agents, and how its card describes it.
 
-url = "https://agents.example.com"       # where clients reach the gateway; left out: where each request has reached it
+url = "https://agents.example.com"       # where clients reach the gateway; by default, the address that a request used
 
 [agents.support]
 description = "Answers questions about orders."
@@ -38,7 +38,7 @@ def _output_modes() -> list[str]:
 
 
 class Skill(Struct, forbid_unknown_fields=True):
-    """What an agent can do, as its card describes it. ``name`` is by default the id."""
+    """What an agent can do, as its card describes it. ``name`` defaults to the id."""
 
     id: str
     name: str = ""
@@ -48,12 +48,12 @@ class Skill(Struct, forbid_unknown_fields=True):
 
 
 class A2AAgent(Struct, forbid_unknown_fields=True):
-    """An agent of the workers that other agents may call by the A2A protocol.
+    """An agent of the workers that other agents may call over the A2A protocol.
 
     ``name`` is its name among the workers' agents. ``title``, ``description``, ``version``, ``skills``,
-    ``documentation_url`` and ``icon_url`` are for its card. ``organization`` and ``organization_url`` name who provides
-    it. ``input_modes`` are the media types that it accepts, where ``*`` stands for any text, and ``output_modes`` those
-    that it answers with. ``url`` is where clients reach the gateway; without it, the card names the address of the
+    ``documentation_url`` and ``icon_url`` are for its card. ``organization`` and ``organization_url`` name its
+    provider. ``input_modes`` are the media types that it accepts, where ``*`` matches any text, and ``output_modes``
+    those of its answers. ``url`` is where clients reach the gateway; without it, the card contains the address of the
     request that reads it. ``private_push`` also allows push notifications to addresses in your own network.
 
     >>> A2AAgent("support", description="Answers questions about orders.").accepts("text/plain")
@@ -106,7 +106,7 @@ def read_agents(path: Path) -> list[A2AAgent]:
 
 
 def published(agents: Iterable[A2AAgent]) -> Mapping[str, A2AAgent]:
-    """Return agents by their names. Raises ``SettingsError``."""
+    """Return agents by name. Raises ``SettingsError``."""
     found: dict[str, A2AAgent] = {}
     for one in agents:
         given: Any = one

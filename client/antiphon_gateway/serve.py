@@ -1,4 +1,4 @@
-"""``antiphon serve``: the gateway behind uvicorn, until SIGTERM."""
+"""``antiphon serve``: runs the gateway in uvicorn until SIGTERM."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from antiphon_gateway.settings import GatewaySettings
 
 log = logging.getLogger("antiphon.gateway")
 
-# A reader whose host is lost holds its stream for so long, where the system can be told.
+# How long a reader whose host is lost keeps its stream, if the system has ``TCP_USER_TIMEOUT``.
 UNANSWERED_MS = 60_000
 IDLE_SECONDS = 75
-"""A connection stays open so long between requests: longer than load balancers and clients keep theirs (60 s)."""
+"""How long a connection stays open between requests: longer than load balancers and clients keep theirs (60 s)."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -58,7 +58,7 @@ def serve(argv: list[str]) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     urls = redis_urls(options.redis_url)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
-        bytes_of_process()  # a URL that is not valid ends the command
+        bytes_of_process()  # an invalid URL ends the command
         client = AsyncClient(urls, prefix=options.prefix, archive=settings.archive or None)
         if client.connections.archive is not None:
             client.connections.archive.open()
@@ -67,7 +67,7 @@ def serve(argv: list[str]) -> int:
 
 
 def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Make event loops of uvloop where there is one."""
+    """Return the loop factory of uvloop, or None if it is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -122,7 +122,7 @@ class _Status:
 
     @contextmanager
     def served(self, app: Gateway) -> Generator[None]:
-        """Serve it while this lasts. Raises ``SettingsError``."""
+        """Serve the status port while the context is open. Raises ``SettingsError``."""
         if not self._settings.status_port:
             yield
             return
@@ -146,7 +146,7 @@ class _Status:
 
 
 def _traces(settings: GatewaySettings) -> Any:
-    """Return what makes spans of requests, or None. Raises ``MissingPackage``."""
+    """Return the object that creates request spans, or None. Raises ``MissingPackage``."""
     if not settings.traces:
         return None
     from antiphon.telemetry import tracer_of_environment
@@ -158,7 +158,7 @@ def _traces(settings: GatewaySettings) -> Any:
 
 
 class _Server(uvicorn.Server):
-    """Runs a function before the gateway accepts requests, and exits with code 0."""
+    """Drains the gateway at shutdown, and exits with code 0."""
 
     def __init__(self, config: uvicorn.Config, app: Gateway) -> None:
         super().__init__(config)
@@ -216,7 +216,7 @@ AGAIN_SECONDS = 1.0
 
 @asynccontextmanager
 async def reaching(urls: Iterable[str]) -> AsyncGenerator[None]:
-    """Try each Redis until it has answered once, while this lasts. Ends with ``StoreUnsupported`` if one refuses us."""
+    """Try each Redis until it answers once, while the context is open. Raises ``StoreUnsupported`` if one refuses us."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_reach(url)) for url in urls]
@@ -246,7 +246,7 @@ async def _reach(url: str) -> None:
 
 
 async def _failure(redis: Any) -> StoreError | None:
-    """Why this Redis does not answer, or None if it does. Raises ``StoreUnsupported``."""
+    """Return why this Redis does not answer, or None if it does. Raises ``StoreUnsupported``."""
     try:
         await asked(redis.ping())
     except StoreUnsupported:

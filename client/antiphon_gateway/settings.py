@@ -34,9 +34,9 @@ def is_origin(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request, and one caller, may take of a gateway process.
+    """What one request and one caller may use of a gateway process.
 
-    ``rate`` is requests a second, ``streams`` those that are open at once; a caller may have others.
+    ``rate`` is in requests per second, and ``streams`` may be open at once. A caller may have its own limits.
     """
 
     body_bytes: int = LIMITS.request_bytes + 64 * 1024
@@ -129,7 +129,7 @@ class GatewaySettings(CommandSettings):
         return Limits(self.body_bytes, self.rate, self.streams)
 
     def access(self) -> Access:
-        """Return who may use the gateway. Raises ``SettingsError`` if the keys cannot be read."""
+        """Return the callers that may use the gateway. Raises ``SettingsError`` if keys or signers cannot be read."""
         keys = read_keys(Path(one.strip()) for one in self.keys.split(",") if one.strip())
         tokens = JwtSettings(
             secret=self.jwt_secret, jwks_url=self.jwt_jwks_url, issuer=self.jwt_issuer,

@@ -1,6 +1,6 @@
 """Follows the events of a turn: the parts of its answer as they begin, grow, end and are taken back.
 
-Each protocol is a ``TurnStream`` that returns what it sends at each of these changes.
+Each protocol has a subclass of ``TurnStream`` that returns what it sends at each of these changes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Part(Struct, eq=False):
-    """A part of an answer: a text of some kind, or a tool call, whose text is that of its arguments.
+    """A part of an answer: a text of some kind, or a tool call with its arguments as text.
 
-    ``seq`` is that of its first event. ``place`` counts the parts of its step.
+    ``seq`` is that of its first event, and ``place`` its index among the parts of its step.
     """
 
     kind: str
@@ -33,9 +33,9 @@ class Part(Struct, eq=False):
 
 
 class TurnStream(Generic[T]):
-    """Converts the events of one turn to those of a protocol. Pure: the same turn gives the same events everywhere.
+    """Converts the events of one turn to those of a protocol. Pure: the same turn yields the same events everywhere.
 
-    One part is open at a time; with ``PARALLEL`` several tool calls may be. ``KINDS`` names the kinds of texts.
+    One part is open at a time; with ``PARALLEL``, several tool calls may be open. ``KINDS`` names the kinds of texts.
     """
 
     KINDS: ClassVar[Mapping[str, str]] = {
@@ -77,43 +77,43 @@ class TurnStream(Generic[T]):
     # What a protocol sends.
 
     def began(self, part: Part) -> Iterable[T]:
-        """A part begins."""
+        """Return what to send when a part begins."""
         return ()
 
     def grew(self, part: Part, text: str) -> Iterable[T]:
-        """A part has grown by this text."""
+        """Return what to send when a part has grown by this text."""
         return ()
 
     def ended(self, part: Part, *, whole: bool) -> Iterable[T]:
-        """A part ends. It is ``whole`` unless the model call broke off in it."""
+        """Return what to send when a part ends. It is ``whole`` unless the model call broke off within it."""
         return ()
 
     def result(self, event: ToolResultEvent) -> Iterable[T]:
-        """A tool call has a result."""
+        """Return what to send for the result of a tool call."""
         return ()
 
     def step_ended(self) -> Iterable[T]:
-        """A model call has ended, and its parts count."""
+        """Return what to send when a model call has ended and its parts count."""
         return ()
 
     def taken_back(self, event: StepFinished | TurnRetrying) -> Iterable[T]:
-        """The parts of a step no longer count: it begins again, or its answer was rejected."""
+        """Return what to send when the parts of a step no longer count: it begins again, or its answer was rejected."""
         self.open.clear()
         self.forget(event.step)
         return ()
 
     def asked(self, event: TurnSuspended) -> Iterable[T]:
-        """The turn waits for decisions about tool calls."""
+        """Return what to send when the turn waits for decisions about tool calls."""
         return [one for call in event.calls for one in self.whole_call(call, self.step)]
 
     def other(self, event: Event) -> Iterable[T]:
-        """Anything else has happened."""
+        """Return what to send for any other event."""
         return ()
 
-    # What it can do to the parts.
+    # Operations on the parts.
 
     def begin(self, kind: str, step: int, call_id: str = "", name: str = "") -> tuple[Part, list[T]]:
-        """Return the open part of this kind, or else a new one, and what was sent for that."""
+        """Return the open part of this kind, or a new one, and what to send for it."""
         for part in self.open:
             if (part.kind, part.call_id) == (kind, call_id):
                 return part, []
@@ -133,7 +133,7 @@ class TurnStream(Generic[T]):
         return [*found, *self.grew(part, text)]
 
     def whole_call(self, call: Any, step: int) -> list[T]:
-        """Send what is missing of a tool call, and end it."""
+        """Send a tool call unless it was sent before, and end it."""
         found = list[T]()
         if not self.knows(call.call_id):
             arguments = msgspec.json.encode(call.arguments).decode()
@@ -145,12 +145,12 @@ class TurnStream(Generic[T]):
         return any(one.call_id == call_id for one in self.of_step)
 
     def close(self, call_id: str = "", *, whole: bool = True) -> list[T]:
-        """End the parts that are open, or the call with this id alone."""
+        """End all open parts, or only the call with this id."""
         ended = [one for one in self.open if not call_id or one.call_id == call_id]
         self.open = [one for one in self.open if one not in ended]
         return [sent for one in ended for sent in self.ended(one, whole=whole)]
 
     def forget(self, step: int) -> None:
-        """Count the parts of a step from the beginning."""
+        """Count the parts of a step from the beginning again."""
         if step == self.step:
             self.step, self.of_step = 0, []

@@ -12,7 +12,7 @@ STUCK_SECONDS = 15.0
 
 
 class LoopLag:
-    """Looks at the event loop that runs now. It may be read from any thread."""
+    """Measures the lag of the running event loop. It may be read from any thread."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -20,12 +20,12 @@ class LoopLag:
 
     @property
     def seconds(self) -> float:
-        """How late the last look was, or the next one is already."""
+        """How late the last measurement was, or how late the next one already is."""
         return max(self._seconds, time.monotonic() - self._due, 0.0)
 
     @contextmanager
     def watched(self) -> Generator[None]:
-        """Look at the loop while this lasts."""
+        """Measure the lag while the context is open."""
         loop = asyncio.get_running_loop()
 
         def look() -> None:

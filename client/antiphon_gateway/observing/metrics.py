@@ -60,19 +60,19 @@ class GatewayMetrics(Collector):
         self._gauges = dict(zip(GAUGES, (streams, lag), strict=True))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. ``route`` is the pattern of its path: what users chose is no label."""
+        """Count a request. ``route`` is the pattern of its path: labels contain nothing that users chose."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def refused(self, limit: str) -> None:
-        """Count a request that was more than a limit allows."""
+        """Count a request that exceeded a limit."""
         self._refused.labels(limit if limit in _LIMITS else "other").inc()
 
     def sent(self, chunk: bytes, began: float) -> None:
-        """Count the messages that were sent at once to a stream that began at this time of ``time.time``."""
+        """Count the messages of one chunk, sent to a stream that began at this time of ``time.time``."""
         self._sent.inc(chunk.count(b"\n\n"))
         last = _AT.match(chunk, chunk.rfind(b"\ndata: ") + 1)
-        if last is not None and (at := int(last[1]) / 1000) >= began:  # what stood there before is not late
+        if last is not None and (at := int(last[1]) / 1000) >= began:  # older events are not late
             self._event_lag.observe(max(time.time() - at, 0.0))
 
     def collect(self) -> Iterator[Metric]:
@@ -80,5 +80,5 @@ class GatewayMetrics(Collector):
             yield GaugeMetricFamily(name, GAUGES[name], value=float(read()))
 
     def app(self) -> Any:
-        """Return the WSGI application of the exposition."""
+        """Return the WSGI application that exposes the metrics."""
         return make_wsgi_app(self.registry)

@@ -1,6 +1,6 @@
-"""Makes a span of each request, within the trace that its ``traceparent`` names.
+"""Creates a span for each request, in the trace that its ``traceparent`` names.
 
-A turn that is submitted within the span belongs to the same trace: the client passes the current span on.
+A turn submitted within the span belongs to the same trace: the client passes on the current span.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from starlette.types import Scope
 
 
 class GatewayTraces:
-    """What goes to ``tracer`` holds names, ids and numbers only."""
+    """Creates request spans with ``tracer``. They contain only names, ids and numbers."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
 
     @contextmanager
     def span(self, scope: Scope) -> Generator[Span]:
-        """Make the span of a request, which is the current one while this lasts."""
+        """Start the span of a request, which is the current one while the context is open."""
         headers = Headers(scope=scope)
         parent = propagate.extract({"traceparent": headers.get("traceparent", "")})
         attributes = {"http.request.method": _method(scope), "url.scheme": str(scope.get("scheme", "http"))}
         with self._tracer.start_as_current_span(
             _method(scope), parent, SpanKind.SERVER, attributes,
-            record_exception=False, set_status_on_exception=False,  # the text of one may hold what a user wrote
+            record_exception=False, set_status_on_exception=False,  # its text may contain what a user wrote
         ) as span:  # fmt: skip
             try:
                 yield span

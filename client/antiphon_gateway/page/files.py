@@ -1,6 +1,6 @@
-"""Serves the files of the operator dashboard. They hold no data: the page requests it with the key of its user.
+"""Serves the files of the operator dashboard. They contain no data: the page requests it with its user's key.
 
-The page calls the gateway with the package for JavaScript, which is served below ``antiphon/``.
+The page calls the gateway with the JavaScript package, which is served under ``antiphon/``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _File:
 
 
 def _read(folder: Traversable, path: str = "") -> dict[str, _File]:
-    """The files of a folder and of those in it, by their paths."""
+    """Return the files of a folder and its subfolders, by path."""
     found: dict[str, _File] = {}
     for one in folder.iterdir():
         media_type = TYPES.get("." + one.name.rpartition(".")[2])
@@ -65,7 +65,7 @@ def _read(folder: Traversable, path: str = "") -> dict[str, _File]:
 
 
 _static = resources.files("antiphon_gateway.page").joinpath("static")
-_package = Path(__file__).parents[2] / "node" / "src"  # in a checkout; a wheel has copies below static
+_package = Path(__file__).parents[2] / "node" / "src"  # in a checkout; a wheel has copies under static
 _files = _read(_static) | (_read(_package, "antiphon/") if _package.is_dir() else {})
 
 
