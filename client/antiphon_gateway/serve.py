@@ -216,7 +216,7 @@ AGAIN_SECONDS = 1.0
 
 @asynccontextmanager
 async def reaching(urls: Iterable[str]) -> AsyncGenerator[None]:
-    """Try each Redis until it answers once, while the context is open. Raises ``StoreUnsupported`` if one refuses us."""
+    """Try each Redis until it answers once, while the context is open. Raises ``StoreUnsupported`` if one refuses."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_reach(url)) for url in urls]

@@ -81,7 +81,10 @@ async def delete_fact(call: Call[FactsQuery, None]) -> None:
 
 
 def _facts(call: Call[FactsQuery, Any]) -> AsyncFacts:
-    """The facts that the caller may use. Raises ``Refused``: those of a tenant or an agent tell of all its sessions."""
+    """Return the facts that the caller may use. Raises ``Refused``.
+
+    Facts of a tenant or an agent come from all its sessions.
+    """
     asked = call.query
     if asked.session is None:
         call.caller.check_every_session()
@@ -159,7 +162,7 @@ def _of_session(call: Call[None, None]) -> AsyncSchedules:
 
 
 MOST_OF_A_TENANT = 10
-"""A deployment has 100: no tenant may take them all."""
+"""A deployment has at most 100 webhooks: no tenant may use them all."""
 
 
 class SetWebhook(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -225,7 +228,7 @@ async def delete_webhook(call: Call[None, None]) -> None:
 
 
 def _of_tenant(call: Call[Any, Any], asked: str | None) -> AsyncWebhooks:
-    """The webhooks that the caller may use. Raises ``Refused``: they tell of every session of a tenant."""
+    """Return the webhooks that the caller may use. Raises ``Refused``: they report every session of a tenant."""
     call.caller.check_every_session()
     return call.client.webhooks(tenant=call.caller.tenant_for(asked))
 
@@ -350,7 +353,7 @@ async def reset_agent(call: Call[None, None]) -> None:
 
 
 def _agents(call: Call[Any, Any], *, sessions: bool = False) -> AsyncAgents:
-    """The agents of the deployment. Raises ``Refused``: they are those of all tenants."""
+    """Return the agents of the deployment. Raises ``Refused``: all tenants share them."""
     call.caller.check_everywhere()
     return call.client.agents(sessions=sessions)
 
@@ -458,7 +461,7 @@ async def set_budgets(call: Call[BudgetQuery, SetBudgets]) -> None:
 
 
 def _budgets(call: Call[BudgetQuery, Any], *, change: bool) -> AsyncBudgets:
-    """The budgets that the caller may use. Raises ``Refused``: they hold for sessions of every key."""
+    """Return the budgets that the caller may use. Raises ``Refused``: they apply to sessions of every key."""
     scope: Any = call.path["scope"]
     name, tenant = call.query.name, call.query.tenant
     call.caller.check_every_session()

@@ -1,4 +1,4 @@
-"""What requests bring and responses hold. The OpenAPI document is made from these structs."""
+"""The bodies and queries of requests, and the bodies of responses. The OpenAPI document is made from these structs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST_MESSAGES = 1000
 
 
 class Given(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A body: a field that is not known is refused, so that no misspelt one is ignored."""
+    """A body that refuses unknown fields, so that misspelt ones are not ignored."""
 
 
 def turn_body(name: str, interface: str, doc: str, *fields: Any) -> type[Any]:
-    """Return a body with the options of a turn that an interface has, and further fields."""
+    """Return the struct of a body with the turn options of an interface, and further fields."""
     options = json_fields(options_of(interface))
     return msgspec.defstruct(
         name, [*fields, *options], bases=(Given,), module=__name__, namespace={"__doc__": doc}, kw_only=True

@@ -80,7 +80,7 @@ async def make_token(call: Call[None, MakeToken]) -> NewToken:
 
 
 async def _start(call: Call[Any, None], events: Subscription | AllEvents | _Many) -> None:
-    """Begin to follow what the caller may read. Raises ``WrongTenant`` and ``Refused``."""
+    """Start to follow events, and check that the caller may still read them. Raises ``WrongTenant`` and ``Refused``."""
     try:
         await events.start()
         await call.check_life()
@@ -90,19 +90,19 @@ async def _start(call: Call[Any, None], events: Subscription | AllEvents | _Many
 
 
 def _cursor(call: Call[EventsQuery, None]) -> int | str | None:
-    """The cursor of a browser that comes back, or of the query. Raises ``UsageError``."""
+    """Return the cursor of a browser that reconnects, or of the query. Raises ``UsageError``."""
     return last_event_id(call) or call.query.after
 
 
 def types_shown(call: Call[Any, None]) -> frozenset[str] | None:
-    """The types of events to show: those that the query names and the caller may see; None for all."""
+    """Return the types of events to show: those that the query names and the caller may see; None for all."""
     asked = None if call.query.types is None else frozenset(call.query.types.split(","))
     allowed = call.caller.events
     return asked if allowed is None else allowed if asked is None else asked & allowed
 
 
 def last_event_id(call: Call[Any, None]) -> str | None:
-    """The id with which a reader comes back. Raises ``UsageError``."""
+    """Return the id with which a reader reconnects. Raises ``UsageError``."""
     named = call.request.headers.getlist("last-event-id")
     if len(named) > 1:
         raise UsageError("The request names Last-Event-ID twice.")
@@ -116,7 +116,7 @@ def _stream(call: Call[EventsQuery, None], events: PublishedEvents) -> Response:
 
 MOST_SESSIONS = 100
 MOST_BYTES = 1 << 20
-"""So much waits for a reader; further events wait in the log."""
+"""The most that is buffered for a reader; further events wait in the log."""
 
 
 @operation("GET", "/events", right="read", streams=True)
@@ -171,7 +171,7 @@ async def _sessions(call: Call[ManyQuery, None], ids: Sequence[str], after: str 
 
 
 class _Many:
-    """All events of some sessions as they come, as messages. Each message's id is where all of them stand."""
+    """Merges the events of several sessions into one stream of messages. Each id is the position in all of them."""
 
     def __init__(self, sessions: Sequence[Subscription]) -> None:
         self._sessions = sessions
@@ -182,7 +182,7 @@ class _Many:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to follow all of them. Raises ``WrongTenant``."""
+        """Start to follow all sessions. Raises ``WrongTenant``."""
         await asyncio.gather(*(one.start() for one in self._sessions))
         self._places = [one.cursor or 0 for one in self._sessions]
 
@@ -194,7 +194,7 @@ class _Many:
             await one.aclose()
 
     async def messages(self, types: frozenset[str] | None) -> AsyncGenerator[bytes]:
-        """Yield all messages that have come, in one piece."""
+        """Yield the messages that have arrived, joined into one chunk."""
         self._tasks = [asyncio.create_task(self._read(at, types)) for at in range(len(self._sessions))]
         yield sse.BEGIN
         while True:
@@ -214,7 +214,7 @@ class _Many:
                 return
 
     async def _read(self, at: int, types: frozenset[str] | None) -> None:
-        """Make messages of what one session brings, as long as the reader takes them."""
+        """Convert the events of one session to messages, at the pace of the reader."""
         try:
             while True:
                 for event in await self._sessions[at].published():

@@ -22,7 +22,7 @@ MOST_FORM_BYTES = 64 * 1024  # of a form, besides the content of its files
 MOST_HEADER_BYTES = 8 * 1024  # of one part, and of the header that names the boundary
 BINARY = "application/octet-stream"
 SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf", "text/plain")
-"""The types that are served as they are, with audio and video. A browser runs no script in them."""
+"""The types that are served unchanged, besides audio and video. Browsers run no scripts in them."""
 
 
 class FileQuery(Struct):
@@ -90,7 +90,7 @@ async def remove_file(call: Call[None, None]) -> None:
 
 def files_of_form(body: bytes, kind: Headers) -> Generator[tuple[str | None, str | None, bytes]]:
     """Yield the name, the media type and the content of each file of a form. Raises ``Refused``."""
-    short = len(kind["content-type"]) <= MOST_HEADER_BYTES  # as long ones take the parser too much time
+    short = len(kind["content-type"]) <= MOST_HEADER_BYTES  # long headers take the parser too much time
     boundary = kind.get_param("boundary") if short else None
     if not isinstance(boundary, str) or not 1 <= len(boundary) <= 70:
         raise _no_form("it has no boundary")

@@ -66,7 +66,7 @@ async def receive_event(call: Call[None, None]) -> EventSent:
 
 
 def _data(body: bytes, content_type: str) -> Any:
-    """What a service has sent, as JSON or as a form. Raises ``Refused``."""
+    """Return what a service has sent as JSON or as a form. Raises ``Refused``."""
     try:
         if content_type.partition(";")[0].strip().lower() == FORM:
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True))
@@ -77,7 +77,7 @@ def _data(body: bytes, content_type: str) -> Any:
 
 
 def _challenge(data: Any) -> str | None:
-    """Return what Slack's check of the address is to be answered with; None for anything else."""
+    """Return the answer to Slack's check of the address; None for anything else."""
     asked = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     return str(asked.get("challenge", "")) if asked.get("type") == "url_verification" else None
 

@@ -41,7 +41,7 @@ from antiphon_gateway.problems import Refused
 
 
 def session_of(call: Call[Any, Any]) -> AsyncSession:
-    """Return the session of the path. The caller's tenant goes with every use of it."""
+    """Return the session of the path. Every use of it is checked against the caller's tenant."""
     return call.client.session(call.path["session"], tenant=call.caller.tenant)
 
 

@@ -237,7 +237,7 @@ async def requeue_turn(call: Call[None, None]) -> None:
 
 
 async def result_of(turn: TurnHandle) -> TurnResult:
-    """Wait for the end of a turn, and return what became of it. Raises errors of Redis."""
+    """Wait for the end of a turn, and return its result or its failure. Raises errors of Redis."""
     where = turn.id, turn.session_id
     try:
         return TurnResult(*where, "finished", await turn.result())
@@ -249,7 +249,7 @@ async def result_of(turn: TurnHandle) -> TurnResult:
 
 
 def _options(call: Call[Any, Any], interface: str) -> dict[str, Any]:
-    """The options of a turn that the body gives. Raises ``Refused``."""
+    """Return the options of a turn in the body. Raises ``Refused``."""
     options = given(call.body, options_of(interface))
     if "queue" in options:
         call.caller.check_right("admin")
@@ -297,14 +297,14 @@ async def answer_call(call: Call[None, ToolAnswer]) -> None:
 
 
 async def _decide(call: Call[None, Any], decision: Decision) -> None:
-    """Decide as the authenticated caller. Whom that one names is a claim."""
+    """Decide as the authenticated caller. The person named in the body is recorded as a claim."""
     turn, claimed = await call.turn(), call.body.by or None
     await decide_in_tree(call.client.connections.cells, turn.id, replace(decision, on_behalf_of=claimed))
 
 
 MOST_REQUEUED = 1000
 MOST_LOOKED_AT = 10_000
-"""So many failed turns are looked at for those of one caller."""
+"""The most turns that are searched for those of one caller."""
 
 
 _Turns: TypeAlias = Annotated[list[str], Meta(max_length=MOST_REQUEUED)]
@@ -367,7 +367,7 @@ async def requeue_failed(call: Call[None, Any]) -> Requeued:
 
 
 async def _failed(call: Call[Any, Any], which: Any, most: int) -> list[FailedTurn]:
-    """The failed turns that the caller may see, up to ``most``."""
+    """Return the failed turns that the caller may see, up to ``most``."""
     asked: Any = {name: getattr(which, name) for name in FILTERS}
     asked["tenant"] = call.caller.tenant_for(which.tenant)
     found = call.client.failed(**asked)
