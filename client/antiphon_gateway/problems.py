@@ -47,8 +47,8 @@ STORE_RETRY_SECONDS = 1.0
 class Problem(Struct, omit_defaults=True, kw_only=True):
     """Why a request was refused.
 
-    ``code`` is stable; ``detail`` explains what to do, and ``user_message`` is a sentence for end users. ``retry_after``
-    is in seconds. ``cursor`` and ``oldest`` belong to the code ``stream_gap``: events between them are no longer kept.
+    ``code`` is stable; ``detail`` explains what to do, and ``user_message`` is for end users. ``retry_after`` is
+    in seconds. ``cursor`` and ``oldest`` belong to the code ``stream_gap``: events between them are no longer kept.
     """
 
     title: str

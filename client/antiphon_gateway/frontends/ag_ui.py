@@ -1,4 +1,4 @@
-"""AG-UI: a POST runs an agent in a thread, answers its interrupts, or takes up the run that is under way."""
+"""AG-UI: a POST runs an agent in a thread, answers its interrupts, or resumes the run in progress."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class ResumeEntry(Struct, rename="camel"):
 class RunInput(Struct, rename="camel", kw_only=True):
     """AG-UI's ``RunAgentInput``.
 
-    ``threadId`` is the session. Of ``messages`` the last ones are read, as the session has the others: a message of
-    the user, or the results of the client's ``tools``. ``state``, ``context`` and ``forwardedProps`` are kept as the
-    turn's metadata ``ag_ui``, which tools can read; the model is not shown them. A text ``user`` in ``forwardedProps``
-    names the user that the turn is of.
+    ``threadId`` is the session. Only the last ``messages`` are read, as the session has the others: a message of the
+    user, or the results of the client's ``tools``. ``state``, ``context`` and ``forwardedProps`` are kept as the turn's
+    metadata ``ag_ui``, which tools can read; the model does not receive them. A text ``user`` in ``forwardedProps``
+    names the user of the turn.
     """
 
     thread_id: str
@@ -96,7 +96,7 @@ def _resumed(entry: ResumeEntry) -> Answer:
 
 
 def _results(messages: list[dict[str, Any]]) -> list[Answer]:
-    """The results at the end of the messages."""
+    """Return the results at the end of the messages."""
     found: list[Answer] = []
     for message in reversed(messages):
         match message:
@@ -111,7 +111,7 @@ def _results(messages: list[dict[str, Any]]) -> list[Answer]:
 
 
 def _plain(content: Any) -> Any:
-    """A result as the client has sent it: text, or parts of which the text counts."""
+    """Return a result as the client has sent it, but the text of a list of parts."""
     if isinstance(content, list):
         parts = [
             cast("dict[str, Any]", part) for part in cast("list[Any]", content) if isinstance(part, dict)
@@ -154,7 +154,7 @@ def _metadata(given: RunInput) -> dict[str, Any]:
 
 
 async def _waiting_turn(call: Call[None, RunInput], answers: list[Answer]) -> AsyncTurn:
-    """The turn of the thread that these answers are for. Raises ``Refused``."""
+    """Return the turn of the thread that these answers are for. Raises ``Refused``."""
     named = {one.call_id for one in answers}
     turns = call.client.turns(call.body.thread_id, tenant=call.caller.tenant)
     looked_at = 0
@@ -175,7 +175,7 @@ MOST_TURNS = 20
 
 
 async def _taken_up(call: Call[None, RunInput], last: dict[str, Any]) -> AsyncTurn:
-    """The turn that wrote the last message, or else the one that runs in the thread. Raises ``Refused``."""
+    """Return the turn that wrote the last message, or else the first pending one of the thread. Raises ``Refused``."""
     thread, tenant = call.body.thread_id, call.caller.tenant
     named = str(last.get("id", "")).partition(".")[0]
     with suppress(NotFound, InvalidId, WrongTenant):

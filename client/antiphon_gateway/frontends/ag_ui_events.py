@@ -1,4 +1,4 @@
-"""Converts the events of one turn to those of one AG-UI run, with the protocol's own types. Without HTTP and Redis.
+"""Converts the events of one turn to those of one AG-UI run, with the protocol's own types. Uses neither HTTP nor Redis.
 
 https://docs.ag-ui.com/concepts/events
 """
@@ -19,11 +19,11 @@ from antiphon_gateway.turn_stream import Part, TurnStream
 
 
 class RunEvents(TurnStream[ag.BaseEvent]):
-    """Converts the events of a turn. All that was opened is closed before the run ends, and then nothing comes.
+    """Converts the events of a turn. Everything opened is closed before the run ends, and nothing follows.
 
-    ``before`` are the messages that the client has sent; with ``continues`` the earlier part of the turn's answer is
-    among them. The id of a message is that of the turn with the ``seq`` of its first event. A model call that begins
-    again takes back what it had sent: a ``MESSAGES_SNAPSHOT`` has the messages that count.
+    ``before`` are the messages that the client has sent; with ``continues`` they include the earlier part of the
+    turn's answer. The id of a message is that of the turn with the ``seq`` of its first event. A model call that begins
+    again retracts its output: a ``MESSAGES_SNAPSHOT`` contains the messages that count.
     """
 
     PARALLEL = True
@@ -38,16 +38,16 @@ class RunEvents(TurnStream[ag.BaseEvent]):
         self._known = {one.tool_call_id for one in self._before if isinstance(one, shapes.ToolMessage)}
         self._stale = len(self._before) < len(before)  # the client has a part of this answer already
         self._said: list[Any] = []  # the messages of this run
-        self._settled = 0  # so many of them are of steps that are over
-        self._calls: dict[str, shapes.ToolCall] = {}  # by their ids, also those that were taken back
+        self._settled = 0  # how many of them belong to finished steps
+        self._calls: dict[str, shapes.ToolCall] = {}  # by id, including those taken back
 
     def start(self) -> list[ag.BaseEvent]:
-        """The first events of the run."""
+        """Return the first events of the run."""
         started = ag.RunStartedEvent(thread_id=self._thread, run_id=self._run)
         return [started, self._snapshot()] if self._stale else [started]
 
     def suspended(self, calls: Sequence[OpenCall]) -> list[ag.BaseEvent]:
-        """The end of a run whose turn waits: for people with interrupts, for the client's own tools without."""
+        """Return the end of a run whose turn waits: for people (with interrupts), or for the client's own tools."""
         asked = [_interrupt(call) for call in calls if call.kind == "approval"]
         own = [call.call_id for call in calls if call.kind == "tool"]
         outcome: ag.RunFinishedOutcome = (
@@ -58,7 +58,7 @@ class RunEvents(TurnStream[ag.BaseEvent]):
         return self._finished(outcome)
 
     def failed(self, code: str) -> list[ag.BaseEvent]:
-        """The end of a run that failed, in a sentence for end users."""
+        """Return the end of a failed run, with a sentence for end users."""
         return [*self.close(), ag.RunErrorEvent(message=user_message(code), code=code)]
 
     def began(self, part: Part) -> list[ag.BaseEvent]:
@@ -106,7 +106,7 @@ class RunEvents(TurnStream[ag.BaseEvent]):
         return any(one.id == call_id and one.function.arguments for one in own)
 
     def result(self, event: ToolResultEvent) -> list[ag.BaseEvent]:
-        if event.call_id in self._known:  # the client has given this result, and has it
+        if event.call_id in self._known:  # the client sent this result
             return []
         name, call, text = f"{self._turn}.{event.seq}", event.call_id, event.result
         error = text if event.is_error else None

@@ -103,7 +103,7 @@ class UiStream(TurnStream[dict[str, Any]]):
         return [{"type": "finish-step"}] if ends else []
 
     def taken_back(self, event: StepFinished | TurnRetrying) -> list[dict[str, Any]]:
-        """The step begins again. What came before it, such as results of tools, stays."""
+        """Return the parts for a step that begins again. Earlier parts, such as tool results, stay."""
         if not self._in_step:
             return []
         if event.step == self.step:
@@ -111,7 +111,7 @@ class UiStream(TurnStream[dict[str, Any]]):
         return [*super().taken_back(event), {"type": "reset-step"}]
 
     def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
-        """The id of an approval is that of its call; a call that waits for its result is just open."""
+        """Return the parts for pending calls. The id of an approval is that of its call; client-side calls stay open."""
         found = list[dict[str, Any]]()
         for call in event.calls:
             if call.call_id not in self._calls:
@@ -197,7 +197,7 @@ def _input_part(part: Any) -> dict[str, Any]:
 
 
 def ui_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return a history as UI messages. What a turn answered is one message, whose id is that of the turn."""
+    """Return a history as UI messages. The answer of a turn is one message, with the turn's id."""
     found: list[dict[str, Any]] = []
     calls: dict[str, dict[str, Any]] = {}
     for message in messages:
@@ -248,9 +248,9 @@ MOST_MESSAGES = 1000
 class ChatRequest(Struct, kw_only=True):
     """What ``useChat`` sends.
 
-    ``id`` is the session; of ``messages`` the last one is read, as the session has the others. ``agent``,
-    ``caller_tools`` and ``user`` are what you add with ``body``: the name of an agent of the workers, the tools that
-    the page runs, and the name of the user that the turn is of.
+    ``id`` is the session. Only the last message is read, as the session has the others. Add ``agent``, ``caller_tools``
+    and ``user`` with ``body``: the name of an agent of the workers, the tools that the page runs, and the name of the
+    turn's user.
     """
 
     id: str
@@ -263,7 +263,7 @@ class ChatRequest(Struct, kw_only=True):
 
 
 class UiMessages(Struct):
-    """A history as the AI SDK has it."""
+    """A history in the format of the AI SDK."""
 
     messages: list[dict[str, Any]]
 
@@ -300,7 +300,7 @@ async def start_chat(call: Call[None, ChatRequest]) -> Response:
 
 
 async def _answered(call: Call[None, ChatRequest], message: dict[str, Any]) -> Response:
-    """Give a turn the answers that its message has, and stream what comes then. Raises ``TurnNotFound``."""
+    """Give a turn the answers in its message, and stream what follows. Raises ``TurnNotFound``."""
     answers = answers_of(message)
     if not answers:
         raise Refused(400, "invalid_body", "The last message has no approval and no result of a tool.")

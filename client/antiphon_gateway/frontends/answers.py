@@ -1,4 +1,4 @@
-"""What a front end answers to a suspended turn: approvals, rejections and results of client-side tools."""
+"""Answers of a front end to a suspended turn: approvals, rejections and results of client-side tools."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class Answer(Struct):
 async def give(turn: AsyncTurn, answers: Iterable[Answer], by: str) -> set[str]:
     """Decide about the calls that the turn waits for, and return the ids of those of its last suspension.
 
-    A request that is sent twice decides once. Answers about other calls, such as those of earlier steps, say nothing
-    new.
+    A repeated request decides once. Answers about other calls, such as those of earlier steps, are ignored.
     """
     info, given = await turn.info(), list(answers)
     waiting = {call.call_id: call for call in info.calls}
@@ -57,7 +56,7 @@ async def still_open(turn: AsyncTurn, event: TurnSuspended) -> list[OpenCall]:
 
 
 async def behind_suspension(events: AsyncIterator[Event], calls: Collection[str]) -> AsyncIterator[Event]:
-    """Yield what comes after the turn waited for these calls; all events where no calls are named."""
+    """Yield the events after the turn waited for these calls, or all events without calls."""
     passed = not calls
     async for event in events:
         if passed:

@@ -1,10 +1,10 @@
-"""One connection of a client. The head of a request must come in time and be small.
+"""One connection of a client. The head of a request must be small and arrive in time.
 
-uvicorn limits the pause between two requests, and we the time of a body. A head that comes byte by byte would else hold
-its connection for ever.
+uvicorn limits the pause between two requests, and the gateway limits the time of a body. Without a limit for heads, one
+that arrives byte by byte would hold its connection forever.
 
-Most connections of a gateway are streams on which nothing happens, so that each takes little memory: an empty ``deque``
-takes 760 bytes, an ``asyncio.Event`` has one, and an object with more than 30 attributes needs a dictionary of its own.
+Most connections of a gateway are idle streams, so each should take little memory: an empty ``deque`` takes 760 bytes, an
+``asyncio.Event`` has one, and an object with more than 30 attributes needs a dictionary of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
 LEAVING = "antiphon.leaving"
-"""Where a request's scope has the function that registers what to call when the client leaves."""
+"""The key in a request's scope of the function that registers what to call when the client leaves."""
 
 
 class Signal:
-    """What uvicorn uses of an ``asyncio.Event``."""
+    """The part of ``asyncio.Event`` that uvicorn uses."""
 
     __slots__ = ("_set", "_waiting")
 
@@ -63,7 +63,7 @@ class _Flow(FlowControl):
 
 
 class _Pipeline(list[Any]):
-    """Requests that wait for the one before."""
+    """Requests that wait for the previous one."""
 
     __slots__ = ()
 
@@ -74,8 +74,8 @@ class _Pipeline(list[Any]):
 class Connection(HttpToolsProtocol):
     """Closes a connection whose head takes longer than ``HEAD_SECONDS``, or has more than ``HEAD_BYTES``.
 
-    Extensions of chunks and trailers count as well. Trailers, which may follow a body in chunks, are dropped: as
-    headers they would be read by some and not by others. The parser leaves white space after a value in it.
+    Chunk extensions and trailers count as well. Trailers, which may follow a chunked body, are dropped: as headers,
+    some programs would read them and others would not. White space after a value is removed: the parser keeps it.
     """
 
     __slots__ = ("_framing_bytes", "_head", "_leaving", "_trailers")
@@ -86,7 +86,7 @@ class Connection(HttpToolsProtocol):
         self._leaving: Callable[[], None] | None = None
         self._head: asyncio.TimerHandle | None = None
         self._framing_bytes = 0  # since the last piece of a body
-        self._trailers = False  # what comes as a header from now on
+        self._trailers = False  # whether headers are trailers from now on
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -140,7 +140,7 @@ class Connection(HttpToolsProtocol):
             call()
 
     def _begin(self) -> None:
-        """Wait for a head, from the connection's beginning or from the first byte of a further request."""
+        """Start the time limit of a head: when the connection begins, or at the first byte of a further request."""
         if self._head is None:
             self._head = self.loop.call_later(HEAD_SECONDS, self._late)
 
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
-    """A WebSocket. A handshake that is refused with a response is complete: uvicorn would log it as a fault of ours."""
+    """A WebSocket. A handshake refused with a response is marked as complete: uvicorn would log it as an error."""
 
     async def send(self, message: Any) -> None:
         await super().send(message)
@@ -164,13 +164,13 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
 
 _asgi: dict[str, Any] = {}
-"""What scopes say of ASGI, once for all requests, by its version."""
+"""The ``asgi`` entries of scopes, by version, shared by all requests."""
 
 
 def _send_at_once(transport: asyncio.Transport) -> None:
-    """Do not hold a piece of an answer back until the client acknowledges the one before, which takes it 40 ms.
+    """Do not delay a piece of an answer until the client acknowledges the previous one, which takes 40 ms.
 
-    asyncio asks for this itself for sockets that name their protocol. Those of ``socket.create_server`` do not.
+    asyncio sets this option for sockets that name their protocol. Those of ``socket.create_server`` do not.
     """
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family != getattr(socket, "AF_UNIX", None):

@@ -1,10 +1,10 @@
-"""Operations: what the gateway can be asked to do. Each is declared once, by its function.
+"""Operations: what a gateway does on request. Each is declared once, by its function.
 
     @operation("GET", "/turns/{turn}", right="read")
     async def show(call: Call[None, None]) -> TurnInfo:
         \"\"\"Read a turn.\"\"\"
 
-The annotation of ``call`` names the struct of the query and that of the body; the function's answer is the response.
+The annotation of ``call`` names the struct of the query and that of the body; the function returns the response.
 Routes, checks and the OpenAPI document are made from these.
 """
 
@@ -54,7 +54,7 @@ MOST_CALLERS = 10_000
 
 
 class _Taken:
-    """What a caller has taken: ``left`` requests at the time ``at``, and ``streams`` that are open."""
+    """The quota of a caller: ``left`` requests at the time ``at``, and open ``streams``."""
 
     __slots__ = ("at", "left", "streams")
 
@@ -78,11 +78,11 @@ class _Held(AbstractContextManager[None]):
 
 
 class Quotas:
-    """Counts by the caller's name. ``rate`` requests a second may come, twice as many at once."""
+    """Limits each caller by name: to ``rate`` requests a second, twice as many at once, and to its open streams."""
 
     def __init__(self) -> None:
         self._callers: OrderedDict[str, _Taken] = OrderedDict()
-        self.streams = 0  # that are open, of all callers
+        self.streams = 0  # open streams of all callers
 
     def take(self, name: str, rate: float) -> None:
         """Count one request. Raises ``Refused`` with 429 if the caller is too quick."""
@@ -102,7 +102,7 @@ class Quotas:
         return _Held(self, name, most)
 
     def hold(self, name: str, most: int) -> _Taken:
-        """Count one stream more. Raises ``Refused``."""
+        """Count one more stream. Raises ``Refused``."""
         taken = self._of(name, 1)
         if taken.streams >= most:
             raise Refused(
@@ -114,7 +114,7 @@ class Quotas:
         return taken
 
     def let_go(self, taken: _Taken) -> None:
-        """Count one stream fewer."""
+        """Count one stream less."""
         taken.streams -= 1
         self.streams -= 1
 
@@ -127,7 +127,7 @@ class Quotas:
         return found
 
     def _forget(self) -> None:
-        """Forget the callers that were not heard from for longest and hold no stream."""
+        """Forget the callers without open streams whose last requests are the oldest."""
         for name in list(self._callers)[: max(0, len(self._callers) - MOST_CALLERS)]:
             if not self._callers[name].streams:
                 del self._callers[name]
@@ -226,7 +226,7 @@ def read_query(request: Request, kind: Any) -> Any:
     """Return the query as a value of this type. Raises ``Refused``."""
     given: dict[str, Any] = {}
     for written, value in request.query_params.multi_items():
-        name = written.removesuffix("[]")  # so OpenAI's clients write each value of a list
+        name = written.removesuffix("[]")  # OpenAI's clients write each value of a list like this
         if name != written and isinstance(given.setdefault(name, []), list):
             given[name].append(value)
         elif name in given:
@@ -278,7 +278,7 @@ class Services:
         self.secret = SharedSecret(self.client, self.access.secret)
 
     def refused(self, error: Exception) -> None:
-        """Count an error that a limit is the reason of."""
+        """Count an error if a limit caused it."""
         limit = getattr(error, "limit", None)
         if self.counting is not None and limit:
             self.counting.refused(str(limit))
@@ -300,15 +300,14 @@ class Call(Generic[Q, B]):
         return self.services.client
 
     def address(self, *segments: str) -> str:
-        """Return the path of something of this gateway, from the place where it is mounted."""
+        """Return the path of a resource of this gateway, with the prefix where it is mounted."""
         return "/".join([self.request.scope.get("root_path", ""), *(quote(one, safe="") for one in segments)])
 
     def new_session(self, key: str | None, route: str = "") -> str:
         """Return a new session id that the caller may use; the same one for the same key of the same route.
 
-        ``route`` stands for several paths that mean the same.
-        It cannot be predicted: another tenant would take it first. Raises ``Refused`` for a caller that may use only
-        sessions of certain ids.
+        ``route`` replaces the path if several paths mean the same. The id cannot be predicted, so that no other tenant
+        can take it first. Raises ``Refused`` for a caller that may use only sessions of certain ids.
         """
         who = self.caller.name, self.caller.tenant or ""
         digest = self.services.secret.digest
@@ -341,7 +340,7 @@ class Call(Generic[Q, B]):
         )
 
     async def page(self, items: AsyncGenerator[T, None], limit: int, most: int | None = None) -> list[T]:
-        """Return the first items whose sessions the caller may use. Of ``most`` items at most, the rest is not read."""
+        """Return the first items whose sessions the caller may use, after reading at most ``most`` items."""
         found: list[T] = []
         looked_at = 0
         async with aclosing(items):
@@ -361,7 +360,7 @@ class Call(Generic[Q, B]):
             raise SessionBusy("The session still has turns: cancel them, or try again later.") from None
 
     async def check_life(self) -> None:
-        """Raise ``Refused`` if the caller's token is for a session that has ended. Call this after what may be read."""
+        """Raise ``Refused`` if the caller's token is for a session that has ended. Call this after reading."""
         session, life = self.caller.session, self.caller.life
         if session is not None and life is not None:
             known = session_id(session)
@@ -370,7 +369,7 @@ class Call(Generic[Q, B]):
                 raise Refused(401, "unauthorized", "The session of this token has ended: make a new token.")
 
     async def turn(self, turn: str | None = None) -> AsyncTurn:
-        """Return this turn, or that of the path. One of another tenant, or of another session, is not found.
+        """Return this turn, or that of the path. A turn that the caller may not use is not found.
 
         Raises ``TurnNotFound``.
         """
@@ -410,9 +409,9 @@ class Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one route. ``right`` is what the caller needs, None for everybody.
+    """One method of one route. ``right`` is the right that the caller needs, None if it needs no key.
 
-    ``content`` says whether the body or the answer is the content of a file, instead of JSON.
+    ``content`` is ``body`` or ``answer`` if that one is the content of a file, instead of JSON.
     """
 
     method: Method
@@ -494,7 +493,7 @@ class Routes:
 
 
 def _segments(scope: Any) -> list[str]:
-    """The decoded segments of the path below the place where the gateway is mounted. Raises ``Refused``."""
+    """Return the decoded segments of the path, without the prefix where the gateway is mounted. Raises ``Refused``."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     root: str = scope.get("root_path", "").rstrip("/")
     segments = raw.partition(b"?")[0].split(b"/")[1:]

@@ -1,9 +1,10 @@
 """Responses that stream events until the reader, the rights or the process ends.
 
-Each event is sent whole, with its ``seq`` as the id: a reader that comes back, to any replica, goes on after the last
-one that it has. A reader that takes nothing for ``STALL_SECONDS`` is left; it holds at most what the transport buffers.
+Each event is sent whole, with its ``seq`` as the id: a reader that reconnects, to any replica, continues after the
+last one that it has. If a reader takes nothing for ``STALL_SECONDS``, its stream ends; at most what the transport
+buffers waits for it.
 
-The request's own task sends. All else that may end a stream is a callback: an event wakes one task and sets no timer.
+The request's own task sends. Everything else that may end a stream is a callback: an event wakes one task and sets no timer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Stopping:
         self._event = asyncio.Event()
 
     def begin(self) -> None:
-        """Let every stream end at its cursor, and every request answer that waits for a turn."""
+        """Let WebSockets close, and refuse the requests that wait for a turn."""
         self._event.set()
 
     @property
@@ -76,7 +77,7 @@ class Watched(Protocol):
         ...
 
     def end(self) -> None:
-        """End at the cursor: the reader goes on at another gateway."""
+        """End at the cursor: the reader continues at another gateway."""
         ...
 
 
@@ -92,7 +93,7 @@ class Watch:
         return len(self._streams)
 
     def add(self, stream: Watched) -> None:
-        """Look at a stream from now on. One that comes when all were ended is ended."""
+        """Watch a stream from now on. If all streams were ended before, end it."""
         self._streams.add(stream)
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
@@ -106,7 +107,7 @@ class Watch:
             self._next = None
 
     def end(self) -> None:
-        """End all streams, and those that come."""
+        """End all streams, and those added later."""
         self._over = True
         for stream in list(self._streams):
             stream.end()
@@ -126,7 +127,7 @@ LAST_WORD_SECONDS = 1.0
 
 
 class Closing(Protocol):
-    """Where the messages of a stream come from."""
+    """The source of a stream's messages."""
 
     async def aclose(self) -> None: ...
 
@@ -136,7 +137,7 @@ Leaving = Callable[[Callable[[], None] | None], object]
 
 
 class EventStream(Response):
-    """Sends messages as they come, and a comment after a silence. ``events`` are what the messages are made from.
+    """Sends messages as they arrive, and a comment after a silence. ``events`` are their source.
 
     ``until`` is when the caller's rights end, in seconds since 1970. ``held`` is entered while the stream is open. The
     events are closed at the end.
@@ -172,10 +173,10 @@ class EventStream(Response):
                 await send(
                     {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
                 )
-                self.raw_headers = []  # most streams last, and idle
+                self.raw_headers = []  # most streams are long and idle
                 try:
                     await self._send_all(scope.get(LEAVING) or _Receiving(receive))
-                except Exception as exc:  # noqa: BLE001 - it is logged, and the reader goes on at its cursor
+                except Exception as exc:  # noqa: BLE001 - it is logged, and the reader continues at its cursor
                     log_fault(log, exc, "A stream ends", action="stream_failed")
                 await self._last_word()
         finally:
@@ -197,7 +198,7 @@ class EventStream(Response):
             self._open.reschedule(0)
 
     def look(self, now: float) -> None:
-        """End if the reader takes nothing, and break a silence."""
+        """End if the reader takes nothing, and send a comment after a silence."""
         silent = now - self._written
         if self._writing and silent >= STALL_SECONDS:
             log.info(
@@ -254,7 +255,7 @@ class EventStream(Response):
 
 
 class _Receiving:
-    """Calls when the client leaves, for servers that inform only a task that waits for it."""
+    """Calls a function when the client leaves, for servers that report this only to a waiting task."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -281,9 +282,9 @@ class PublishedEvents(Protocol):
 async def messages_of(
     events: PublishedEvents, types: frozenset[str] | None, *, for_users: bool = False
 ) -> AsyncGenerator[bytes]:
-    """Yield events as messages, all that have come in one piece, perhaps only those of some types.
+    """Yield events as messages, all that have arrived in one chunk; with ``types``, only those of these types.
 
-    An event is sent as it stands in the log: only failures are decoded here. ``for_users`` is that of ``json_of``.
+    An event is sent as it is in the log, unless ``json_of`` decodes it. ``for_users`` is that of ``json_of``.
     """
     yield sse.BEGIN
     try:
@@ -304,7 +305,7 @@ def message_of(event: Published, for_users: bool = False) -> bytes:
 
 
 def json_of(event: Published, for_users: bool = False) -> bytes:
-    """Return the JSON of an event. A failure has its sentence for end users; ``for_users`` leaves out all others."""
+    """Return the JSON of an event. A failure has its sentence for end users; ``for_users`` omits its other texts."""
     if event.type not in ("turn_failed", "turn_retrying") and not (for_users and event.type == "child_event"):
         return event.json
     found = decode_event(event.json)
