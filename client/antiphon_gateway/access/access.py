@@ -1,8 +1,8 @@
 """``Access``: identifies the caller of a request.
 
-With keys or JSON web tokens, a request needs ``Authorization: Bearer …``. Without either, everybody on this machine may
-do everything and nobody else may do anything: a request is refused that comes from another address or through a proxy,
-or that is for another host name. ``origins`` refuses what web pages of other origins send from a browser.
+With keys or JSON web tokens, a request needs ``Authorization: Bearer …``. Without either, every program on this
+machine has all rights, and no other has any: a request from another address, through a proxy or for another host name
+is refused. ``check_origin`` refuses requests that a browser sends for web pages of other origins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "v
 
 
 class Access:
-    """Who may use a gateway: the callers of ``keys`` and ``jwt``, and of stream tokens made with ``secret``.
+    """The callers that may use a gateway: those of ``keys``, ``jwt``, and stream tokens made with ``secret``.
 
     ``signers`` are services that may send signed events.
 
@@ -51,9 +51,9 @@ class Access:
         return bool(len(self._keys)) or self._jwts is not None
 
     async def caller(self, request: Request, *, stream: bool) -> Caller:
-        """Return who makes a request. ``stream`` is whether the query may hold a stream's token.
+        """Return the caller of a request. ``stream`` is whether the query may contain a stream token.
 
-        Raises ``Refused``: 401 without a valid key or token, 403 for another machine where neither is configured.
+        Raises ``Refused``: 401 without a valid key or token, 403 for another machine if neither is configured.
         """
         token = request.query_params.get("token")
         if token is not None:
@@ -122,10 +122,10 @@ OWN = ("same-origin", "none")
 
 
 def check_origin(request: Request, allowed: Collection[str]) -> None:
-    """Let programs and pages of this origin pass, and those of ``allowed`` origins. Raises ``Refused`` with 403.
+    """Accept requests of programs, and of pages of this or ``allowed`` origins. Raises ``Refused`` with 403.
 
-    A browser sends ``Sec-Fetch-Site`` to trustworthy hosts. It sends ``Origin`` with WebSockets, with all that reads
-    the answer from another origin, and with all that may change something. No page can change either.
+    A browser sends ``Sec-Fetch-Site`` to trustworthy hosts. It sends ``Origin`` with WebSockets, with requests
+    that read the answer from another origin, and with those that may change something. Pages cannot change either.
     """
     origins = request.headers.getlist("origin")
     if origins and all(one.lower() in allowed for one in origins):
@@ -143,7 +143,7 @@ def check_origin(request: Request, allowed: Collection[str]) -> None:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Whether an origin is the host of a request. The scheme is not compared: a proxy may end TLS."""
+    """Return whether an origin is the host of a request. The scheme is not compared: a proxy may end TLS."""
     try:
         page = urlsplit(origin)
         return bool(page.hostname) and _place(page, page.scheme) == _place(urlsplit(f"//{host}"), page.scheme)

@@ -1,9 +1,9 @@
-"""``Caller``: who makes a request, what they may see and do, and the API keys that identify them.
+"""``Caller``: the source of a request, what it may see and do, and the API keys that identify it.
 
 [keys.shop]
 hash = "5e2b…"              # printed by `antiphon serve --new-key`
 tenant = "acme"             # or "*": sessions of every tenant
-sessions = ["order-*"]      # ids, and beginnings that end with *; all if left out
+sessions = ["order-*"]      # ids, and prefixes that end with *; by default, all
 rights = ["read", "write"]
 user = "shop"               # the user that its turns are of, for budgets, limits and erasure
 """
@@ -32,15 +32,15 @@ RIGHTS: frozenset[Right] = frozenset(get_args(Right))
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who makes a request, and what they may see and do.
+    """The source of a request, and what it may see and do.
 
     ``tenant`` is the tenant of all sessions that the caller may use, None for all tenants. ``sessions`` names them:
-    ids, and beginnings of ids that end with ``*``; None for all. With ``session`` it is this one alone.
+    ids, and prefixes of ids that end with ``*``; None for all. With ``session``, it may use only this one.
 
     ``rights`` do not include each other. ``events`` are the types of events that streams show; None for all. ``life``
-    names the only session of its id that ``session`` means; None for any. ``until`` is when all this ends, in seconds
+    distinguishes ``session`` from later ones with its id; None for any. ``until`` is when all this expires, in seconds
     since 1970. ``rate`` (requests a second) and ``streams`` (open at once) replace the gateway's own limits. All turns
-    of the caller are of ``user``; with None they are of the one that each request names.
+    of the caller are of ``user``; with None, of the user that each request names.
 
     >>> caller = Caller(name="shop", tenant="acme", sessions=("order-*",), rights=frozenset({"read"}))
     >>> caller.may_use("order-7"), caller.may_use("invoice-7")
@@ -162,12 +162,12 @@ def _fits(session: str, pattern: str) -> bool:
     return session.startswith(pattern[:-1]) if pattern.endswith("*") else session == pattern
 
 
-PREFIX = "antk_"  # keys that were published by mistake can be found by it
+PREFIX = "antk_"  # to find keys that were published by mistake
 EVERY_TENANT = "*"
 
 
 class Key(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One key as the configuration has it."""
+    """One key in the configuration."""
 
     hash: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     tenant: str
@@ -183,7 +183,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class Keys:
-    """The keys that are known. Comparing takes the same time for all of them."""
+    """The known keys. A comparison takes the same time for each of them."""
 
     def __init__(self, keys: Mapping[str, Key]) -> None:
         self._callers = [(bytes.fromhex(key.hash), _caller(name, key)) for name, key in keys.items()]
@@ -192,7 +192,7 @@ class Keys:
         return len(self._callers)
 
     def caller(self, key: str) -> Caller | None:
-        """Return whose key this is, or None."""
+        """Return the caller with this key, or None."""
         digest, found = bytes.fromhex(hash_of(key)), None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
@@ -201,12 +201,12 @@ class Keys:
 
 
 def new_key() -> str:
-    """Return a new key: 256 random bits, so that a plain hash protects it."""
+    """Return a new key: 256 random bits, so that a plain hash is enough to protect it."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_of(key: str) -> str:
-    """Return what the configuration has of a key."""
+    """Return the hash of a key, for the configuration."""
     return hashlib.sha256(key.encode(errors="replace")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The secret that all gateways of a deployment share: it encrypts cursors, and makes ids that nobody can predict."""
+"""The secret that all gateways of a deployment share: it encrypts cursors, and makes unpredictable ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphon.redis.deployment import gateway_secret
 from antiphon_gateway.problems import Refused
 
 AGAIN_SECONDS = 60.0
-"""After a loss of Redis, gateways may have different secrets for so long."""
+"""How long gateways may have different secrets after a loss of Redis."""
 
 
 class SharedSecret:
@@ -28,7 +28,7 @@ class SharedSecret:
         self._read_at = -AGAIN_SECONDS
 
     async def learn(self) -> None:
-        """Read the secret if it is not known, or not new any more. Raises ``StoreError`` if it is not known."""
+        """Read the secret if it is unknown or was read long ago. Raises ``StoreError`` if it stays unknown."""
         now = time.monotonic()
         if self._own or now - self._read_at < AGAIN_SECONDS:
             return
@@ -41,21 +41,21 @@ class SharedSecret:
 
     @property
     def cursor_key(self) -> bytes:
-        """The key with which cursors and summaries are encrypted."""
+        """The key that encrypts cursors and summaries."""
         return hashlib.sha256(b"antiphon cursor\0" + self._secret).digest()
 
     def digest(self, *parts: str) -> str:
-        """Return a hash of texts, always the same, which callers cannot compute."""
+        """Return a deterministic hash of texts that callers cannot compute."""
         return hmac.digest(self._secret, "\0".join(parts).encode(), "sha256").hex()
 
 
 def sealed(key: bytes, cursor: str) -> str:
-    """Return a cursor that only a gateway with the same configuration can read."""
+    """Return an encrypted cursor that only a gateway with the same key can read."""
     return _fernet(key).encrypt(cursor.encode()).decode()
 
 
 def opened(key: bytes, text: str) -> str:
-    """Return the cursor. Raises ``Refused`` with 400."""
+    """Return the decrypted cursor. Raises ``Refused`` with 400 if it is invalid."""
     try:
         return _fernet(key).decrypt(text.encode()).decode()
     except InvalidToken:

@@ -1,10 +1,10 @@
-"""Services that send signed events: how each signs what it sends, and with which secret.
+"""Services that send signed events: the signature scheme and the secret of each.
 
 [signers.github]
 scheme = "github"             # or "slack", "standard", "stripe"
-secret = "GITHUB_SECRET"      # the environment variable that has it
-events = ["github:*"]         # names, and beginnings of names that end with *
-tenant = "acme"               # whose turns receive them; left out: turns without a tenant
+secret = "GITHUB_SECRET"      # the environment variable that contains it
+events = ["github:*"]         # names, and prefixes of names that end with *
+tenant = "acme"               # whose turns receive them; by default, turns without a tenant
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from antiphon.input.ids import tenant_id
 from antiphon_gateway.problems import Refused
 
 WINDOW_SECONDS = 300
-"""How old a signed time may be, and how far ahead of this machine's clock."""
+"""How far a signed time may be behind this machine's clock, or ahead of it."""
 SECRET_PREFIX = "whsec_"
 
 
 class Signed(NamedTuple):
-    """What a request carries: signatures, and what they are of. ``id`` is '' where the scheme signs none."""
+    """The signatures of a request, and the content that they sign. ``id`` is '' if the scheme signs no id."""
 
     signatures: list[str]
     content: bytes
@@ -41,9 +41,9 @@ class Signed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """How a service signs. ``timed`` schemes sign a time, which must be near. ``read`` finds it all in the headers.
+    """How a service signs. ``timed`` schemes sign a time, which must be close. ``read`` reads the signatures from the headers.
 
-    ``id_field`` of the body names the event where the headers do not.
+    ``id_field`` is the field of the body that identifies the event if the headers do not.
     """
 
     read: Callable[[Mapping[str, str], bytes], Signed]
@@ -91,7 +91,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 class Signer(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One service as the configuration has it."""
+    """One service in the configuration."""
 
     scheme: Literal["standard", "github", "stripe", "slack"]
     secret: str
@@ -119,7 +119,7 @@ class Signers:
         self._clock = clock
 
     def verified(self, name: str, event: str, headers: Mapping[str, str], body: bytes) -> Verified:
-        """Check the signature of an event. Raises ``Refused``: 401, or 403 for an event that is not the service's."""
+        """Check the signature of an event. Raises ``Refused``: 401, or 403 for an event that the service may not send."""
         known = self._signers.get(name)
         if known is None:
             raise _refused("The signature does not fit.")
@@ -144,7 +144,7 @@ class Signers:
 
 
 class Verified(NamedTuple):
-    """Who has signed an event, whose turns receive it, and what names it: the same event has the same ``key``."""
+    """The signer of an event, the tenant whose turns receive it, and its ``key``: the same for the same event."""
 
     signer: str
     tenant: str | None
@@ -181,7 +181,7 @@ def _secret(name: str, signer: Signer) -> bytes:
 
 
 def _id_in(body: bytes, field: str) -> str:
-    """The id in a signed body, such as Stripe's ``evt_…``: it is the same when the event is sent again."""
+    """Return the id in a signed body, such as Stripe's ``evt_…``: it stays the same if the event is sent again."""
     try:
         found: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""JSON web tokens: those of an identity service, and short-lived ones for one session's stream that are our own.
+"""JSON web tokens: those of an identity service, and the gateway's own short-lived ones for a session's stream.
 
 Algorithms are pinned: a shared secret verifies HS256, HS384 and HS512, keys from a JWKS verify signatures with public
-keys. ``exp`` is required. Nothing that a token says of its own verification is believed, apart from the id of its key.
+keys. ``exp`` is required. Apart from the id of its key, nothing in a token affects how it is verified.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEEWAY_SECONDS = 10.0
 
 
 INVALID = (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError)
-"""What reading a token may raise: its numbers may be beyond all bounds, and its JSON too deep."""
+"""What reading a token may raise: its numbers may be out of range, and its JSON too deep."""
 
 log = logging.getLogger("antiphon.gateway")
 
@@ -48,8 +48,8 @@ class JwtSettings(Struct, frozen=True, kw_only=True):
 class Jwts:
     """Verifies tokens and reads their claims.
 
-    Claims: ``sub`` names the caller, ``tenant`` (or what ``tenant_claim`` says) its tenant and must be there,
-    ``sessions`` is a list of ids and beginnings of ids, ``rights`` a list or text with spaces; without ``rights`` the
+    Claims: ``sub`` names the caller, ``tenant`` (or the claim ``tenant_claim``) its tenant and is required,
+    ``sessions`` is a list of ids and prefixes of ids, ``rights`` a list or text with spaces; without ``rights`` the
     caller may read. ``user`` is the user that the caller's turns are of.
     """
 
@@ -58,7 +58,7 @@ class Jwts:
         self._jwks = _Jwks(settings.jwks_url) if settings.jwks_url else None
 
     async def caller(self, token: str) -> Caller:
-        """Return whose token this is. Raises ``Refused`` with 401."""
+        """Return the caller with this token. Raises ``Refused`` with 401."""
         known = self._settings
         key = known.secret if self._jwks is None else await self._jwks.key(token)
         claims = _claims(
@@ -72,7 +72,7 @@ class Jwts:
 
 
 class StreamTokens:
-    """Makes and reads tokens for the stream of one session. A browser may have them: they show it, and no more."""
+    """Makes and reads tokens for the stream of one session. They are safe in a browser: they only give access to the stream."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -80,9 +80,9 @@ class StreamTokens:
     def make(
         self, caller: Caller, session: str, seconds: float, events: list[str] | None, life: str
     ) -> tuple[str, int]:
-        """Return a token for the stream of a session, and when it ends. It ends no later than the caller.
+        """Return a token for the stream of a session, and when it expires: no later than the caller.
 
-        ``life`` tells the session from later ones with its id.
+        ``life`` distinguishes the session from later ones with its id.
         """
         until = time.time() + min(seconds, LONGEST_STREAM_SECONDS)
         until = int(until if caller.until is None else min(until, caller.until))
@@ -94,7 +94,7 @@ class StreamTokens:
         return jwt.encode(claims, self._secret, SHARED[0]), until
 
     def caller(self, token: str) -> Caller:
-        """Return who may read what this token is for. Raises ``Refused`` with 401."""
+        """Return the caller that may read the stream of this token. Raises ``Refused`` with 401."""
         claims = _claims(token, self._secret, SHARED[:1], audience=AUDIENCE, leeway=0)
         try:
             events: Any = claims.get("events")
@@ -115,7 +115,7 @@ class _Jwks:
         self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=5)
         self._keys: dict[str, Any] = {}
         self._read_at = self._tried_at = -JWKS_SECONDS * 2
-        self._unavailable: Refused | None = None  # why they could not be read when that was last tried
+        self._unavailable: Refused | None = None  # why the last attempt to read them failed
         self._lock = asyncio.Lock()
 
     async def key(self, token: str) -> Any:
@@ -132,7 +132,7 @@ class _Jwks:
         return self._keys[known]
 
     def _stale(self, known: str) -> bool:
-        """Whether to read the keys: they are old, or do not have this one. Not again within ``JWKS_PAUSE``."""
+        """Return whether to read the keys: they are old or lack this one, and ``JWKS_PAUSE`` has passed."""
         now = time.monotonic()
         wanted = known not in self._keys or now - self._read_at > JWKS_SECONDS
         return wanted and now - self._tried_at > JWKS_PAUSE
@@ -150,7 +150,7 @@ class _Jwks:
                 503, "keys_unavailable", "The keys of the identity service cannot be read: try again later.",
                 retry_after=JWKS_PAUSE,
             )  # fmt: skip
-            return  # those that were read before still count
+            return  # the keys that were read before still count
         self._keys, self._unavailable = {str(one.key_id or ""): one for one in found}, None
         self._read_at = self._tried_at
 

@@ -1,4 +1,4 @@
-"""Converts the events of one turn to those of one AG-UI run, with the protocol's own types. Uses neither HTTP nor Redis.
+"""Converts the events of one turn to those of one AG-UI run, with the protocol's own types. Without HTTP or Redis.
 
 https://docs.ag-ui.com/concepts/events
 """

@@ -111,7 +111,7 @@ class UiStream(TurnStream[dict[str, Any]]):
         return [*super().taken_back(event), {"type": "reset-step"}]
 
     def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
-        """Return the parts for pending calls. The id of an approval is that of its call; client-side calls stay open."""
+        """Return the parts for pending calls. The id of an approval is that of its call; other calls stay open."""
         found = list[dict[str, Any]]()
         for call in event.calls:
             if call.call_id not in self._calls:

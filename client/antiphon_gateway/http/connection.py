@@ -3,8 +3,8 @@
 uvicorn limits the pause between two requests, and the gateway limits the time of a body. Without a limit for heads, one
 that arrives byte by byte would hold its connection forever.
 
-Most connections of a gateway are idle streams, so each should take little memory: an empty ``deque`` takes 760 bytes, an
-``asyncio.Event`` has one, and an object with more than 30 attributes needs a dictionary of its own.
+Most connections of a gateway are idle streams, so each should take little memory: an empty ``deque`` takes 760 bytes,
+an ``asyncio.Event`` has one, and an object with more than 30 attributes needs a dictionary of its own.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Each event is sent whole, with its ``seq`` as the id: a reader that reconnects, 
 last one that it has. If a reader takes nothing for ``STALL_SECONDS``, its stream ends; at most what the transport
 buffers waits for it.
 
-The request's own task sends. Everything else that may end a stream is a callback: an event wakes one task and sets no timer.
+The request's own task sends. Everything else that may end a stream is a callback: an event wakes one task and
+sets no timer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Stopping:
         self._event = asyncio.Event()
 
     def begin(self) -> None:
-        """Let WebSockets close, and refuse the requests that wait for a turn."""
+        """Close WebSockets, and end the wait of requests for turns."""
         self._event.set()
 
     @property

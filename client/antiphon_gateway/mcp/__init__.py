@@ -1,1 +1,1 @@
-"""Agents as tools of an MCP server. Nothing here imports the package ``mcp`` before it is used."""
+"""Agents as tools of an MCP server. The package ``mcp`` is imported when it is first used."""

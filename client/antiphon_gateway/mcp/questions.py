@@ -1,4 +1,4 @@
-"""Questions to the user of a client about the calls that a turn waits for (elicitation), and the answers."""
+"""Questions to a client's user about the calls that a turn waits for (elicitation), and the answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def can_ask(call: Call[Any, Any], context: ServerRequestContext[Any]) -> bool:
     """Return whether the client shows questions to its user, and may send the answers."""
     known = context.session.client_capabilities
     asks = known is not None and known.elicitation is not None
-    # A client that names no form of questions has forms.
+    # A client that names no mode of questions supports forms.
     forms = asks and known.elicitation.model_dump(exclude_none=True).keys() != {"url"}  # type: ignore[union-attr]
     return forms and context.protocol_version in MODERN_PROTOCOL_VERSIONS and "write" in call.caller.rights
 
@@ -61,7 +61,7 @@ async def give_answers(
 ) -> Literal["decided", "put off"]:
     """Decide about the calls that a turn waits for, as the caller. Answers about other calls are ignored.
 
-    Returns ``put off`` if the user has dismissed a question. Raises ``AgentError``, and ``Refused``.
+    Returns ``put off`` if the user dismissed a question. Raises ``AgentError``, and ``Refused``.
     """
     call.caller.check_right("write")
     pending = {one.call_id: one for one in (await turn.info()).calls}

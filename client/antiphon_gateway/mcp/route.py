@@ -1,4 +1,4 @@
-"""The MCP server at ``/mcp``, over streamable HTTP. Gateways keep nothing: any replica answers any request."""
+"""The MCP server at ``/mcp``, over streamable HTTP. Gateways are stateless: any replica answers any request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def serve_mcp(call: Call[None, None]) -> Response:
 
 
 class McpResponse(Response):
-    """The answer of a server to one message. Nothing of it stays in this process."""
+    """The answer of a server to one message. This process keeps no state of it."""
 
     def __init__(self, server: Any, body: bytes) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ from antiphon_gateway.mcp.turns import followed, run_tool, sentence_of, submitte
 from antiphon_gateway.problems import problem_of
 
 KEEP_MS = 10_000
-"""How long clients may use the list of tools: workers come and go."""
+"""How long clients may cache the list of tools: workers come and go."""
 INSTRUCTIONS = (
     "Each tool ask_… passes a message to an agent and returns its answer. Pass the session_id of a result to continue "
     "the conversation. An agent that works for long continues after the call: get_turn waits for its answer."
@@ -38,7 +38,7 @@ _RESULT = schema_of(Outcome)
 
 
 def server_of(call: Call[Any, Any]) -> Server[Any]:
-    """Return the server for a caller, who has the right to read."""
+    """Return the server for a caller with the right to read."""
     tools = _Tools(call)
     server: Server[Any] = Server(
         "antiphon", version=version("antiphon"), title="Antiphon", instructions=INSTRUCTIONS,
@@ -70,7 +70,7 @@ class _Tools:
             return await self._done(context, params, tool, given)
         except MCPError:
             raise
-        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
+        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is not ours
             self._call.services.refused(exc)
             problem = problem_of(exc)
             return CallToolResult(content=[_text(f"{problem.code}: {problem.detail}")], is_error=True)

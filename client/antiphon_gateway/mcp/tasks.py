@@ -1,6 +1,6 @@
 """Turns as tasks of the extension ``io.modelcontextprotocol/tasks``: the id of a task is that of its turn.
 
-A client that declares the extension gets a task for each question to an agent, and polls it. Any gateway answers.
+A client that declares the extension gets a task for each message to an agent, and polls it at any gateway.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Shown = Callable[[Outcome], CallToolResult]
 
 
 class OfTask(RequestParams):
-    """Which task is meant."""
+    """The task of a request."""
 
     task_id: str
 
@@ -57,7 +57,7 @@ def takes_tasks(context: ServerRequestContext[Any]) -> bool:
 
 
 async def new_task(turn: AsyncTurn) -> dict[str, Any]:
-    """Return the task of a turn that has been submitted."""
+    """Return the task of a submitted turn."""
     return {"resultType": "task", **_task(await turn.info(), "working")}
 
 
@@ -77,7 +77,7 @@ class _Tasks:
     def handler(
         self, method: Callable[[ServerRequestContext[Any], AsyncTurn, P], Awaitable[dict[str, Any]]]
     ) -> Callable[[ServerRequestContext[Any], P], Awaitable[dict[str, Any]]]:
-        """Return the handler of a method: it finds the turn, and makes errors of the protocol of ours."""
+        """Return the handler of a method: it finds the turn, and converts errors to those of the protocol."""
 
         async def handle(context: ServerRequestContext[Any], params: P) -> dict[str, Any]:
             if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:

@@ -19,7 +19,7 @@ from antiphon_gateway.problems import Refused
 ASK = "ask_"
 LONGEST_WAIT = 600.0
 USUAL_WAIT = 50.0
-"""Less than the 60 s after which many clients give a call up."""
+"""Less than the 60 s after which many clients abandon a call."""
 
 _Wait = Annotated[
     float,
@@ -29,7 +29,7 @@ _Turn = Annotated[str, Meta(description="The turn_id of an earlier result.")]
 
 
 class Ask(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an agent is asked."""
+    """A message to an agent."""
 
     message: Annotated[str, Meta(min_length=1, description="The message to the agent.")]
     session_id: Annotated[
@@ -50,7 +50,7 @@ class GetTurn(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AnswerCall(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is decided about a call that a turn waits for."""
+    """A decision about a call that a turn waits for."""
 
     turn_id: _Turn
     call_id: Annotated[str, Meta(description="The call_id of one of the calls that the turn waits for.")]
@@ -88,7 +88,7 @@ class Outcome(Struct, omit_defaults=True):
 
 
 class Offered(NamedTuple):
-    """A tool. ``agent`` is the one that it asks, '' for the tools of turns. ``right`` is what its callers need."""
+    """A tool. ``agent`` is the agent that it asks, '' for the tools of turns. ``right`` is the right that callers need."""
 
     name: str
     description: str
@@ -109,7 +109,7 @@ TURNS = (
     ),
     Offered("cancel_turn", "Cancel a turn.", CancelTurn, "write"),
 )  # fmt: skip
-"""What can be done with turns."""
+"""The tools of turns."""
 
 
 async def offered(client: AsyncClient, rights: Iterable[Right]) -> list[Offered]:
@@ -128,7 +128,7 @@ def _asking(agent: str) -> Offered:
 
 
 def schema_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return the JSON schema of an object, whose ``type`` is at its root."""
+    """Return the JSON schema of an object, with its ``type`` at the root."""
     (_,), known = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     own = known.pop(kind.__name__)
     own.pop("description", None)

@@ -29,13 +29,13 @@ from antiphon_gateway.mcp.tools import AnswerCall, Ask, CancelTurn, GetTurn, Out
 from antiphon_gateway.problems import Draining
 
 Report: TypeAlias = Callable[[int, str], Awaitable[None]]
-"""Publishes progress: a number that increases, and what happens."""
+"""Reports progress: a number that increases, and a text."""
 
 
 async def run_tool(call: Call[Any, Any], agent: str, given: Any, report: Report) -> Outcome:
-    """Do what a tool is asked to do, and return the turn afterwards. Raises ``Refused`` and ``AgentError``.
+    """Run a tool, and return the turn afterwards. Raises ``Refused`` and ``AgentError``.
 
-    A call that waits counts as a stream. One that may not wait does nothing, so that it can be repeated.
+    A call that waits counts as a stream. If that is refused, the call does nothing and can be repeated.
     """
     if isinstance(given, CancelTurn):
         turn = await call.turn(given.turn_id)
@@ -56,7 +56,7 @@ async def run_tool(call: Call[Any, Any], agent: str, given: Any, report: Report)
 
 
 async def submitted(call: Call[Any, Any], agent: str, given: Ask) -> AsyncTurn:
-    """Submit a turn of an agent: in the session that is named, or in a new one."""
+    """Submit a turn of an agent, in the named session or a new one."""
     session = given.session_id
     if session is None:
         await call.services.secret.learn()
@@ -68,9 +68,9 @@ async def submitted(call: Call[Any, Any], agent: str, given: Ask) -> AsyncTurn:
 
 
 async def followed(call: Call[Any, Any], turn: AsyncTurn, seconds: float, report: Report) -> Outcome:
-    """Wait until a turn ends or needs an answer, at most so long, and return it.
+    """Wait at most this long until a turn ends or needs an answer, and return it.
 
-    A gateway that drains does not wait: the turn continues, and another gateway has it.
+    A gateway that drains does not wait: the turn continues, and another gateway can return it.
     """
     if call.caller.until is not None:
         seconds = min(seconds, max(0.0, call.caller.until - time.time()))
@@ -88,12 +88,12 @@ async def _follow(call: Call[Any, Any], turn: AsyncTurn, report: Report) -> None
                     await report(event.seq, text)
                 if approval.asked_by(event) and (await turn.info()).calls:
                     return
-    except StreamGap:  # a turn that has published more than is kept
+    except StreamGap:  # the turn has published more than is kept
         await turn.ended()
 
 
 def _told(event: Event) -> str:
-    """Return the progress that an event is, or ''."""
+    """Return the progress text of an event, or ''."""
     match event:
         case TurnStarted():
             return "started"
@@ -125,12 +125,12 @@ async def _answer(call: Call[Any, Any], turn: AsyncTurn, given: AnswerCall) -> N
 
 
 async def decide(call: Call[Any, Any], turn: AsyncTurn, decision: Decision) -> None:
-    """Decide about a call of a turn, or of one below it. Raises ``AgentError``."""
+    """Decide about a call of a turn or of its child turns. Raises ``AgentError``."""
     await decide_in_tree(call.client.connections.cells, turn.id, decision)
 
 
 async def outcome_of(call: Call[Any, Any], turn: AsyncTurn) -> Outcome:
-    """Return a turn as it is now, or the one that it has steered. Raises ``TurnNotFound``."""
+    """Return the current state of a turn, or of the turn that it has steered. Raises ``TurnNotFound``."""
     info = await turn.info()
     if info.steered_into is not None:
         return await outcome_of(call, await call.turn(info.steered_into))
@@ -144,7 +144,7 @@ async def outcome_of(call: Call[Any, Any], turn: AsyncTurn) -> Outcome:
 
 
 def sentence_of(found: Outcome) -> str:
-    """Return what a model reads about a turn: its answer, or what to do."""
+    """Return the text about a turn for a model: its answer, or what to do."""
     match found.status:
         case "finished":
             return found.text if found.output is None else msgspec.json.encode(found.output).decode()
