@@ -1,1 +1,1 @@
-"""Agents by the A2A protocol, with tasks that are turns. The package ``a2a`` is imported by the first request."""
+"""Agents over the A2A protocol, where a task is a turn. The first request imports the package ``a2a``."""

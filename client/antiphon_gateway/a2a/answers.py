@@ -1,4 +1,4 @@
-"""What a message to a task that waits decides: approvals, results of client-side tools, answers to questions."""
+"""The answers in a message to a waiting task: approvals, results of client-side tools, answers to questions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APPROVE = "approve"
 
 
 class Given(Struct):
-    """Decisions about calls, and the answers to questions by the events that bring them."""
+    """Decisions about calls, and answers to questions by the event that delivers each."""
 
     decisions: list[Decision]
     events: dict[str, Any]
@@ -29,7 +29,7 @@ def read_answers(
 ) -> Given:
     """Read the answers of a message to all that a task waits for. Raises ``InvalidParamsError``, and ``UsageError``.
 
-    What the same message answered before may have been answered since, and is left out then.
+    ``given_before`` are the ids that the same message answered before: those that no longer wait are left out.
     """
     found = Given([], {})
     rest: list[pb.Part] = []
@@ -86,7 +86,7 @@ def _about(call: OpenCall, given: dict[str, Any], by: str) -> Decision:
 
 
 def _answers(waits: Sequence[Wait], given: dict[str, Any], given_before: frozenset[str]) -> dict[str, Any]:
-    """The answers by events: those of the only wait, or by the ids of several."""
+    """Return the answers by event: for the only wait, or by the ids of several."""
     if len(waits) == 1 and waits[0].id not in given:
         return {waits[0].event: given}
     known = {one.id: one.event for one in waits}
@@ -98,7 +98,7 @@ def _answers(waits: Sequence[Wait], given: dict[str, Any], given_before: frozens
 
 
 def _only(waits: Open, parts: Sequence[pb.Part], by: str) -> Given:
-    """The answer of a message without ids: it is about the only thing that the task waits for."""
+    """Return the answer of a message without ids, for the only call or question that the task waits for."""
     if len(waits.calls) + len(waits.waits) != 1:
         raise InvalidParamsError(
             'Several answers are needed: send a data part {"decisions": […]} with the callId of each call.'
@@ -121,7 +121,7 @@ def _only(waits: Open, parts: Sequence[pb.Part], by: str) -> Given:
 
 
 def _plain_answer(wait: Wait, text: str) -> Any:
-    """The answer that a text gives to the only question, if that has one field of text."""
+    """Return a text as the answer to the only question, if that has one field of text."""
     questions: dict[str, Any] = (wait.about or {}).get("questions", {})
     match [*questions.items()]:
         case [(name, {"schema": {"properties": dict(fields)}})] if [

@@ -42,14 +42,14 @@ METHODS: dict[str, type[Proto]] = {
     "DeleteTaskPushNotificationConfig": pb.DeleteTaskPushNotificationConfigRequest,
     "GetExtendedAgentCard": pb.GetExtendedAgentCardRequest,
 }
-"""The methods and what they take."""
+"""The methods and their parameters."""
 WITH_BODY = ("SendMessage", "SendStreamingMessage", "CreateTaskPushNotificationConfig")
 MOST_SHOWN = 300
 CARD_SECONDS = 300
 
 
 class Binding:
-    """A published agent as one request calls it."""
+    """A published agent, for one request."""
 
     def __init__(self, call: Call[Any, None], agent: A2AAgent) -> None:
         self._call, self._agent = call, agent
@@ -69,7 +69,7 @@ class Binding:
     # HTTP+JSON.
 
     async def rest(self, method: str, **path: str) -> Response:
-        """Answer a request whose route names the method. ``path`` are fields of what it takes."""
+        """Answer a request whose route names the method. ``path`` are fields of its parameters."""
         self._check_version()
         asked = METHODS[method]()
         self._methods.check_supported(method)
@@ -93,7 +93,7 @@ class Binding:
     # JSON-RPC.
 
     async def rpc(self) -> Response:
-        """Answer a request of JSON-RPC."""
+        """Answer a JSON-RPC request."""
         request_id: Any = None
         try:
             given = await self._json(JSONParseError)
@@ -111,7 +111,7 @@ class Binding:
             self._methods.check_supported(method)
             _filled(asked, params)
             found = await self._called(method, asked)
-        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
+        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is not ours
             self._call.services.refused(exc)
             return rpc_error(exc, request_id)
 
@@ -156,7 +156,7 @@ class Binding:
                 raise AssertionError(method)
 
     async def _json(self, error: type[JSONParseError | InvalidRequestError]) -> Any:
-        """Return the body's JSON. Raises ``Refused``, ``LimitReached``, and ``error`` if it is none."""
+        """Return the body's JSON. Raises ``Refused``, ``LimitReached``, and ``error`` if it is invalid."""
         request, most = self._call.request, self._call.services.limits.body_bytes
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("application/json", A2A_JSON_MEDIA_TYPE):
@@ -168,12 +168,12 @@ class Binding:
             found = msgspec.json.decode(unpacked(await read_bytes(request, most), coding, most))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
             raise error(f"The body is not JSON: {exc}.") from None
-        # The package of the protocol takes minutes for millions of values, and stops all other requests meanwhile.
+        # The package of the protocol takes minutes for millions of values, and blocks all other requests.
         check_values("a2a_values", found, "The values of the body", "Send large data as a text or a file.")
         return found
 
     def _check_version(self) -> None:
-        """Raise ``VersionNotSupportedError`` unless the client speaks a version 1. Without the header it speaks 0.3."""
+        """Raise ``VersionNotSupportedError`` unless the client uses a version 1. Without the header, it uses 0.3."""
         spoken = self._call.request.headers.get(VERSION_HEADER, "").strip() or "0.3"
         if spoken.partition(".")[0] != VERSION.partition(".")[0]:
             raise VersionNotSupportedError(
@@ -190,7 +190,7 @@ def _id(request: dict[str, Any]) -> str | int | None:
 
 
 def _filled(asked: Proto, fields: Any) -> None:
-    """Fill in what a method takes. Raises ``InvalidParamsError``."""
+    """Fill in the parameters of a method. Raises ``InvalidParamsError``."""
     if not isinstance(fields, dict):
         raise InvalidParamsError("The parameters must be an object.")
     _check_status(asked, cast("dict[str, Any]", fields))
@@ -200,7 +200,7 @@ def _filled(asked: Proto, fields: Any) -> None:
 def _check_status(asked: Proto, fields: Mapping[str, Any]) -> None:
     """Raise ``InvalidParamsError`` for a list of tasks with a status that the protocol does not have.
 
-    The package of the protocol drops a value that it does not know: all tasks would be listed.
+    The package of the protocol ignores unknown values: all tasks would be listed.
     """
     status = fields.get("status")
     known = status in (None, "", *pb.TaskState.keys(), *pb.TaskState.values())
@@ -235,6 +235,6 @@ async def _frames(
             place = b"" if one.seq is None else b"id: %d\n" % one.seq
             yield b"%bdata: %b\n\n" % (place, msgspec.json.encode(wrap(MessageToDict(one.value))))
     except AgentError as exc:
-        body = ErrorBody(exc)  # which logs an outage
+        body = ErrorBody(exc)  # logs an outage
         if not exc.retryable:
             yield b"data: %b\n\n" % msgspec.json.encode(refused(body))

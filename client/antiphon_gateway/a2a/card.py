@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from antiphon_gateway.published import A2AAgent, Skill
 
 VERSION = "1.0"
-"""The version of the protocol that is spoken here."""
+"""The supported version of the protocol."""
 BINDINGS = ("JSONRPC", "HTTP+JSON")
 SCHEME = "bearer"
 

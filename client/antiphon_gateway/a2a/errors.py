@@ -1,4 +1,4 @@
-"""Errors as clients of A2A read them: of JSON-RPC, or of HTTP+JSON (AIP-193)."""
+"""Errors for A2A clients, in the form of JSON-RPC or of HTTP+JSON (AIP-193)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon.errors import NotFound, NotSuspended
 from antiphon_gateway.problems import Problem, Refused, problem_of, retry_header
 
 OUTSIDE = (403, 413, 429, 503)
-"""Statuses that stay those of HTTP with JSON-RPC too, so that clients and load balancers see them."""
+"""Statuses that JSON-RPC responses also have as their HTTP status, for clients and load balancers."""
 _WORDS = {
     401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "FAILED_PRECONDITION",
     429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE", 500: "INTERNAL",
@@ -29,7 +29,7 @@ _WORDS = {
 
 
 class ErrorBody:
-    """An error in the words of the protocol, however it came about."""
+    """An error in the form of the protocol, whatever raised it."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -48,18 +48,18 @@ class ErrorBody:
         self.headers = retry_header(error, problem)
 
     def rpc(self, request_id: Any) -> dict[str, Any]:
-        """Return the body of a response of JSON-RPC."""
+        """Return the body of a JSON-RPC response."""
         error = {"code": self.code, "message": self.message, "data": self.details}
         return {"jsonrpc": "2.0", "id": request_id, "error": error}
 
     def rest(self) -> dict[str, Any]:
-        """Return the body of a response of HTTP+JSON."""
+        """Return the body of an HTTP+JSON response."""
         error = {"code": self.status, "status": self.word, "message": self.message, "details": self.details}
         return {"error": error}
 
 
 def rpc_error(error: Exception, request_id: Any = None) -> Response:
-    """Return the response of JSON-RPC for an error."""
+    """Return the JSON-RPC response for an error."""
     body = ErrorBody(error)
     outside = isinstance(error, Refused) or (body.status in OUTSIDE and not isinstance(error, A2AError))
     status = body.status if outside else 200
@@ -69,7 +69,7 @@ def rpc_error(error: Exception, request_id: Any = None) -> Response:
 
 
 def rest_error(error: Exception) -> Response:
-    """Return the response of HTTP+JSON for an error."""
+    """Return the HTTP+JSON response for an error."""
     body = ErrorBody(error)
     return Response(
         msgspec.json.encode(body.rest()), body.status, body.headers, media_type="application/json"

@@ -24,14 +24,14 @@ from antiphon_gateway.http.operations import Call
 from antiphon_gateway.published import A2AAgent
 
 MOST_LOOKED_AT = 1000
-"""At most this many turns are searched: the newest ones of the most recently used sessions."""
+"""The most turns that are searched: the newest ones of the most recently used sessions."""
 AT_ONCE = 50
 
 
 async def list_tasks(
     call: Call[Any, Any], agent: A2AAgent, asked: pb.ListTasksRequest, address: Callable[[TurnInfo], Address]
 ) -> pb.ListTasksResponse:
-    """Return a page of tasks, the last change first. Raises ``InvalidParamsError``."""
+    """Return a page of tasks, the latest change first. Raises ``InvalidParamsError``."""
     size, history = _size(asked), history_length(asked)
     after = _place(asked.page_token) if asked.page_token else None
     since = asked.status_timestamp_after.ToMilliseconds() if asked.HasField("status_timestamp_after") else 0
@@ -85,7 +85,7 @@ async def _handles(call: Call[Any, Any], context: str) -> AsyncGenerator[AsyncTu
 
 
 async def _read(turns: list[AsyncTurn]) -> list[TurnInfo]:
-    """Read turns at once, without those that were deleted in the meantime or are damaged."""
+    """Read turns concurrently, without those that have since been deleted or are damaged."""
     found = await asyncio.gather(*map(listed, turns))
     return [one for one in found if one is not None]
 

@@ -1,4 +1,4 @@
-"""The methods of the protocol, on the turns of one published agent. Each call of any task is served by any gateway."""
+"""The methods of the protocol, on the turns of one published agent. Any gateway serves any request about any task."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from antiphon_gateway.http.operations import Call, idempotency_key
 from antiphon_gateway.published import A2AAgent
 
 BLOCK_SECONDS = 300.0
-"""So long a message waits for its task; then the task is returned as it is."""
+"""How long a message waits for its task; after that, the task is returned as it is."""
 CANCEL_SECONDS = 10.0
 LONGEST_ID = 500
 """Of a message, in characters."""
 
 
 class Update(msgspec.Struct):
-    """What is sent to the reader of a task. ``seq`` is that of the event, if this is the last update that it makes."""
+    """An update for the reader of a task. ``seq`` is that of its event, if this is the last update of that event."""
 
     value: pb.StreamResponse
     seq: int | None = None
 
 
 class Sent(NamedTuple):
-    """The turn of a message. Its updates come after the cursor ``after``, where it was as in ``before``.
+    """The turn of a message. Its updates follow the cursor ``after``, at which it was as in ``before``.
 
-    ``asks`` is whether the message has left something open that the turn waits for.
+    ``asks`` is whether the turn still waits for something that the message did not answer.
     """
 
     turn: AsyncTurn
@@ -99,7 +99,7 @@ class Methods:
         return await self._task(await self._turn(asked.id), history_length(asked))
 
     async def list(self, asked: pb.ListTasksRequest) -> pb.ListTasksResponse:
-        """Return tasks of the agent, the last change first."""
+        """Return tasks of the agent, the latest change first."""
         self._call.caller.check_right("read")
         return await list_tasks(self._call, self._agent, asked, self.address)
 
@@ -134,26 +134,26 @@ class Methods:
         return self._followed(turn, first, cursor, stops=False, updates=updates)
 
     async def create_push(self, asked: pb.TaskPushNotificationConfig) -> pb.TaskPushNotificationConfig:
-        """Have push notifications about a task sent."""
+        """Set up push notifications about a task."""
         self._call.caller.check_right("write")
         push = self._push(asked)
         return await set_config(self._call, await self._turn(asked.task_id), push)
 
     async def get_push(self, asked: pb.GetTaskPushNotificationConfigRequest) -> pb.TaskPushNotificationConfig:
-        """Return where the caller has push notifications about a task sent."""
+        """Return one of the caller's push notification configs of a task."""
         self._call.caller.check_right("read")
         return await get_config(self._call, await self._turn(asked.task_id), asked.id)
 
     async def list_push(
         self, asked: pb.ListTaskPushNotificationConfigsRequest
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        """Return all places to which the caller has push notifications about a task sent. They fit on one page."""
+        """Return all of the caller's push notification configs of a task. They fit on one page."""
         self._call.caller.check_right("read")
         turn = await self._turn(asked.task_id)
         return pb.ListTaskPushNotificationConfigsResponse(configs=await configs_of(self._call, turn))
 
     async def delete_push(self, asked: pb.DeleteTaskPushNotificationConfigRequest) -> Empty:
-        """Send push notifications about a task there no more."""
+        """Delete a push notification config of a task."""
         self._call.caller.check_right("write")
         await delete_config(self._call, await self._turn(asked.task_id), asked.id)
         return Empty()
@@ -162,12 +162,12 @@ class Methods:
         return push_of(asked, self._call.caller, private=self._agent.private_push)
 
     def check_supported(self, method: str) -> None:
-        """Refuse the extended card, whatever the request has."""
+        """Refuse the extended card, whatever the request contains."""
         if method == "GetExtendedAgentCard":
             raise UnsupportedOperationError("The agent has no extended card.")
 
     def address(self, info: TurnInfo) -> Address:
-        """Return the function that makes the URL of a stored file of the turn's session."""
+        """Return the function that returns the URL of a stored file of the turn's session."""
 
         def url(name: str) -> str:
             return self._url + self._call.address("sessions", info.session_id, "files", name)
@@ -177,7 +177,7 @@ class Methods:
     # A message.
 
     async def _sent(self, asked: pb.SendMessageRequest) -> Sent:
-        """Return the turn of a message: a new one, one that continues, or that of the same message before."""
+        """Return the turn of a message: a new one, one that continues, or that of the same message sent before."""
         self._call.caller.check_right("write")
         message = asked.message
         if message.role != pb.ROLE_USER:
@@ -218,9 +218,9 @@ class Methods:
         return Sent(turn, 0, as_submitted(info))
 
     async def _in_new_context(self, message: str, said: list[Message], options: dict[str, Any]) -> AsyncTurn:
-        """Submit the first turn of a session. A repeated message joins the turn that it has begun until that has ended.
+        """Submit the first turn of a session. Until that turn ends, a repeated message joins it.
 
-        Without a context, the same id may mean another conversation. The header ``Idempotency-Key`` excludes that.
+        Without a context, the same id may mean another conversation; with the header ``Idempotency-Key`` it does not.
         """
         call, route, named = self._call, f"a2a/{self._agent.name}", idempotency_key(self._call)
         if named is not None:
@@ -260,7 +260,7 @@ class Methods:
         return Sent(turn, newest, info, asks=not open_of(info).names <= first.names)
 
     async def _answer(self, turn: AsyncTurn, info: TurnInfo, message: str, given: Given) -> None:
-        """Give a turn these answers. One that has come before, or after that of another, changes nothing."""
+        """Give a turn these answers. A repeated answer, or one after another caller's, changes nothing."""
         for one in given.decisions:
             decision = msgspec.structs.replace(one, on_behalf_of=f"message {message}")
             with suppress(AlreadyDecided, NotSuspended):
@@ -291,12 +291,12 @@ class Methods:
         return task_of(info, self.address(info), history=history)
 
     async def _until_it_stops(self, sent: Sent) -> None:
-        """Wait until a turn has ended or asks for input, but not for ever. Raises ``Draining``."""
+        """Wait until a turn has ended or asks for input, but not forever. Raises ``Draining``."""
         with suppress(TimeoutError):
             await self._call.services.stopping.within(BLOCK_SECONDS, _stopped(sent))
 
     async def _folded(self, turn: AsyncTurn, info: TurnInfo, cursor: int) -> Updates | None:
-        """Return what the events of a turn up to a cursor have made, or None if they are no longer kept."""
+        """Return the updates of a turn up to a cursor, or None if its events are no longer kept."""
         updates = self._updates(turn, info)
         events = turn.stream()
         events.until = cursor
@@ -315,7 +315,7 @@ class Methods:
     async def _followed(
         self, turn: AsyncTurn, first: pb.Task, after: int, *, stops: bool, updates: Updates | None = None
     ) -> AsyncGenerator[Update]:
-        """Yield a task and its updates after a cursor. With ``stops`` they end where the task asks for input."""
+        """Yield a task and its updates after a cursor. With ``stops``, they end when the task asks for input."""
         yield Update(pb.StreamResponse(task=first))
         updates = updates or self._updates(turn, await turn.info())
         async with aclosing(turn.stream(after or None)) as events:
@@ -358,7 +358,7 @@ async def _only(task: pb.Task) -> AsyncGenerator[Update]:
 async def _stopped(sent: Sent) -> None:
     """Return when a turn has ended or asks for input.
 
-    Events decide, because the record of a turn has the answer to a call of a child turn only a moment later.
+    Events decide, because a turn's record contains the answer to a child turn's call only a moment later.
     """
     turn = sent.turn
     updates = Updates(turn.id, turn.session_id, lambda name: name)

@@ -1,4 +1,4 @@
-"""The routes of the A2A protocol. The package of the protocol is imported by the first request."""
+"""The routes of the A2A protocol. The first request imports the package of the protocol."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def refusal(error: Exception, route: str) -> Response:
 
 
 async def _on_task(call: Call[Any, None], methods: dict[str, str]) -> Response:
-    """Call the method of the verb that is added to the id of a task. Ids have no colon."""
+    """Call the method for the verb after the id of a task. Ids contain no colon."""
     task, _, verb = call.path["task"].partition(":")
     if verb not in methods:
         known = " or ".join(f":{one}" for one in methods if one)
@@ -137,7 +137,7 @@ async def _on_task(call: Call[Any, None], methods: dict[str, str]) -> Response:
 
 
 def _bound(call: Call[Any, None], agent: A2AAgent | None = None) -> Binding:
-    """Return the published agent of the path, as this request calls it. Raises ``Refused`` and ``MissingPackage``."""
+    """Return the binding of this request to the published agent of the path. Raises ``Refused`` and ``MissingPackage``."""
     agent = agent or call.services.a2a.get(call.path.get("agent", ""))
     if agent is None:
         raise Refused(

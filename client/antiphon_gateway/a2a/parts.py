@@ -1,4 +1,4 @@
-"""Converts messages and their parts between the protocol's types and ours. Without HTTP and Redis."""
+"""Converts messages and their parts between the protocol's types and ours. Without HTTP or Redis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Address = Callable[[str], str]
 
 
 def plain(message: Any) -> Any:
-    """Return a message, a struct or a value of the protocol as plain data. Whole numbers are whole."""
+    """Return a message, a struct or a value of the protocol as plain data. Whole numbers become ``int``."""
     return _whole(MessageToDict(message))
 
 
@@ -60,7 +60,7 @@ def check_parts(parts: Iterable[pb.Part], agent: A2AAgent, *, answers: bool = Fa
 
 
 def ours(parts: Iterable[pb.Part]) -> list[Part]:
-    """Return parts of a message of the user as a turn takes them."""
+    """Return the parts of a user's message as our parts, for a turn."""
     return [_ours(part) for part in parts]
 
 
@@ -85,7 +85,7 @@ def _ours(part: pb.Part) -> Part:
 
 
 def theirs(parts: Iterable[Part], address: Address) -> list[pb.Part]:
-    """Return the parts of an answer that have content for the client, as the protocol has them."""
+    """Return the parts of an answer that have content for the client, as parts of the protocol."""
     return [found for part in parts if (found := _theirs(part, address)) is not None]
 
 
@@ -112,13 +112,13 @@ def _theirs(part: Part, address: Address) -> pb.Part | None:
 
 
 def data_parts(value: Any) -> list[pb.Part]:
-    """Return a part with plain data; none for data that the protocol cannot have, as where it is too deep."""
+    """Return a part with plain data; none for data that the protocol cannot represent, such as too deep JSON."""
     found = filled(value, Value())
     return [] if found is None else [pb.Part(data=found, media_type=JSON)]
 
 
 def filled(value: Any, into: T) -> T | None:
-    """Return a value or a struct of the protocol with plain data, or None if it cannot have them."""
+    """Return a value or struct of the protocol with plain data, or None if it cannot represent them."""
     if _deeper(value, DEEPEST):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Push notifications of the protocol: where a caller has updates of a task sent."""
+"""Push notifications of the protocol: the URLs that receive a caller's updates of a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_ID, LONGEST_SECRET = 200, 4096
 
 
 def push_of(asked: pb.TaskPushNotificationConfig, caller: Caller, *, private: bool) -> Push:
-    """Return what a caller asks for. Raises ``InvalidParamsError``."""
+    """Return the push notification that a caller asks for. Raises ``InvalidParamsError``."""
     if len(asked.id) > LONGEST_ID:
         raise InvalidParamsError(f"The id of a push notification has at most {LONGEST_ID} characters.")
     secrets = {
@@ -48,20 +48,20 @@ def push_of(asked: pb.TaskPushNotificationConfig, caller: Caller, *, private: bo
 
 
 async def set_config(call: Call[Any, Any], turn: AsyncTurn, push: Push) -> pb.TaskPushNotificationConfig:
-    """Have push notifications about a turn sent. Without an id of its own, this one has the task's."""
+    """Set up push notifications about a turn. The id defaults to the task's."""
     push.id = push.id or turn.id
     await set_push(_cell(call, turn), turn.id, turn.session_id, push)
     return _config(turn, push)
 
 
 async def configs_of(call: Call[Any, Any], turn: AsyncTurn) -> list[pb.TaskPushNotificationConfig]:
-    """Return what this caller has asked for about a turn."""
+    """Return this caller's push notification configs of a turn."""
     found = await pushes_of(_cell(call, turn), turn.id, turn.session_id, call.caller.name)
     return [_config(turn, one) for one in found]
 
 
 async def get_config(call: Call[Any, Any], turn: AsyncTurn, name: str) -> pb.TaskPushNotificationConfig:
-    """Return one of these. Raises ``TaskNotFoundError``."""
+    """Return one of these configs. Raises ``TaskNotFoundError``."""
     for one in await configs_of(call, turn):
         if one.id == name:
             return one
@@ -69,7 +69,7 @@ async def get_config(call: Call[Any, Any], turn: AsyncTurn, name: str) -> pb.Tas
 
 
 async def delete_config(call: Call[Any, Any], turn: AsyncTurn, name: str) -> None:
-    """Send nothing there any more."""
+    """Delete one of these configs."""
     await delete_push(_cell(call, turn), turn.id, call.caller.name, name)
 
 

@@ -1,6 +1,6 @@
-"""Turns as tasks, and their events as updates of tasks. Without HTTP and Redis.
+"""Turns as tasks, and their events as updates of tasks. Without HTTP or Redis.
 
-A task has one artifact, ``answer``: the last text that counts. A step that begins again, or comes after one with tool
+A task has one artifact, ``answer``: the last text that counts. A step that begins again, or follows one with tool
 calls, replaces it.
 """
 
@@ -21,7 +21,7 @@ from antiphon_gateway.a2a.parts import Address, data_parts, filled, history_of, 
 
 ANSWER = "answer"
 METADATA = "a2a"
-"""The name of what a message brought along, in the metadata of its turn."""
+"""The key of a message's id, metadata and references in the metadata of its turn."""
 STATES: dict[Status, pb.TaskState] = {
     "queued": pb.TASK_STATE_SUBMITTED, "waiting": pb.TASK_STATE_SUBMITTED, "running": pb.TASK_STATE_WORKING,
     "retrying": pb.TASK_STATE_WORKING, "suspended": pb.TASK_STATE_WORKING, "finished": pb.TASK_STATE_COMPLETED,
@@ -47,14 +47,14 @@ class Open:
         return frozenset({*(one.call_id for one in self.calls), *(one.id for one in self.waits)})
 
     def among(self, names: frozenset[str]) -> Open:
-        """Return what of this has one of these ids."""
+        """Return the calls and waits with one of these ids."""
         return Open(
             [one for one in self.calls if one.call_id in names],
             [one for one in self.waits if one.id in names],
         )
 
     def message(self, turn: str, session: str) -> pb.Message:
-        """Return what the client is asked."""
+        """Return the message that asks the client."""
         questions = [
             (wait, one) for wait in self.waits for one in (wait.about or {}).get("questions", {}).values()
         ]
@@ -103,7 +103,7 @@ def as_submitted(info: TurnInfo) -> TurnInfo:
 
 
 def changed_at(info: TurnInfo) -> int:
-    """Return about when the state of a turn has changed, in ms since 1970."""
+    """Return about when the state of a turn last changed, in ms since 1970."""
     decided = max((one.at for one in info.decisions), default=0)
     return info.ended or max(info.started or 0, info.created, decided)
 
@@ -137,7 +137,7 @@ def message_id(info: TurnInfo) -> str | None:
 
 
 def _brought(info: TurnInfo) -> dict[str, Any]:
-    """Return what a message brought along. Turns that began otherwise may have anything under this name."""
+    """Return what the message of a turn brought along. Other turns may have anything under this key."""
     found = info.metadata.get(METADATA)
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
@@ -187,7 +187,7 @@ class Updates:
         self._answer: list[pb.Part] = []  # that was sent as a whole
 
     def of(self, event: Event) -> list[pb.StreamResponse]:
-        """Return the updates that an event makes."""
+        """Return the updates of an event."""
         found = self._made_by(event)
         return found if self._shown(event.type) else []
 
@@ -218,7 +218,7 @@ class Updates:
                 return []
 
     def task(self, info: TurnInfo) -> pb.Task:
-        """Return the task as these updates have made it."""
+        """Return the task after these updates."""
         found = task_of(as_submitted(info), self._address)
         found.status.CopyFrom(self.status)
         if parts := self._answer or ([pb.Part(text="".join(self._pieces))] if self._pieces else []):
@@ -242,7 +242,7 @@ class Updates:
         return [self._changed(event, pb.TASK_STATE_INPUT_REQUIRED, waits.message(self._turn, self._session))]
 
     def _below(self, event: ChildEvent) -> list[pb.StreamResponse]:
-        """The updates for an event of a child turn: its pending calls are answered here."""
+        """Return the updates for an event of a child turn: its pending calls are answered through this task."""
         inner = decode_event(msgspec.json.encode(event.event))
         if inner.type == "turn_suspended":
             calls = [
@@ -259,7 +259,7 @@ class Updates:
         return self._artifact([pb.Part(text=text)], append=append)
 
     def _whole(self, event: Any) -> list[pb.StreamResponse]:
-        """The whole answer, unless it was sent in pieces."""
+        """Return the whole answer, unless it was sent in pieces."""
         parts = answer_parts(event.response.messages if event.response else (), self._address)
         if not parts or [part.text for part in parts] == ["".join(self._pieces)]:
             return []

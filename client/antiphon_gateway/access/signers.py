@@ -41,7 +41,7 @@ class Signed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """How a service signs. ``timed`` schemes sign a time, which must be close. ``read`` reads the signatures from the headers.
+    """How a service signs. ``timed`` schemes sign a time, which must be close. ``read`` reads the headers.
 
     ``id_field`` is the field of the body that identifies the event if the headers do not.
     """
@@ -119,7 +119,7 @@ class Signers:
         self._clock = clock
 
     def verified(self, name: str, event: str, headers: Mapping[str, str], body: bytes) -> Verified:
-        """Check the signature of an event. Raises ``Refused``: 401, or 403 for an event that the service may not send."""
+        """Check the signature of an event. Raises ``Refused``: 401, or 403 for an event that it may not send."""
         known = self._signers.get(name)
         if known is None:
             raise _refused("The signature does not fit.")

@@ -88,7 +88,7 @@ class Outcome(Struct, omit_defaults=True):
 
 
 class Offered(NamedTuple):
-    """A tool. ``agent`` is the agent that it asks, '' for the tools of turns. ``right`` is the right that callers need."""
+    """A tool. ``agent`` is the agent that it asks, '' for the tools of turns. ``right`` is what callers need."""
 
     name: str
     description: str
