@@ -137,7 +137,7 @@ async def _on_task(call: Call[Any, None], methods: dict[str, str]) -> Response:
 
 
 def _bound(call: Call[Any, None], agent: A2AAgent | None = None) -> Binding:
-    """Return the binding of this request to the published agent of the path. Raises ``Refused`` and ``MissingPackage``."""
+    """Return the published agent of the path, bound to this request. Raises ``Refused`` and ``MissingPackage``."""
     agent = agent or call.services.a2a.get(call.path.get("agent", ""))
     if agent is None:
         raise Refused(

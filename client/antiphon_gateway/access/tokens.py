@@ -72,7 +72,7 @@ class Jwts:
 
 
 class StreamTokens:
-    """Makes and reads tokens for the stream of one session. Browsers may have them: they give access to nothing else."""
+    """Makes and reads tokens for the stream of one session. Browsers may have them: they allow nothing else."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret

@@ -1,7 +1,7 @@
-"""The Chat Completions interface: each request brings its whole conversation and is a session of its own.
+"""The Chat Completions interface: each request contains its whole conversation and is a session of its own.
 
-Only the caller's own tools are shown: what a worker runs stays with the worker. A chunk cannot be taken back. So when a
-model call begins again, what it says is compared with what was sent; if it differs, the stream ends with an error.
+Only the caller's own tools are shown: the workers' tools are not. A chunk cannot be taken back. So when a model call
+begins again, its output is compared with what was sent; if it differs, the stream ends with an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from antiphon_gateway.problems import Refused
 from antiphon_gateway.turn_stream import Part, TurnStream
 
 WAIT_SECONDS = 60.0
-"""How long a call of the caller's tool keeps its turn, which the gateway cancels at once unless it dies."""
+"""How long a call of the caller's tool keeps its turn if the gateway dies before it cancels the turn."""
 
 
 class ChunkOptions(StreamOptions, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +159,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
 
 
 def _flat(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as the Responses interface has it."""
+    """Return a tool in the format of the Responses interface."""
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict):
         raise refused("tools", f"A tool of the type {tool.get('type')!r} is not supported: use function.")
@@ -169,7 +169,7 @@ def _flat(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-    """A choice as the Responses interface has it."""
+    """Return a tool choice in the format of the Responses interface."""
     match choice:
         case {"type": "function", "function": {"name": str(name)}}:
             return {"type": "function", "name": name}
@@ -198,7 +198,7 @@ def _schema(given: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _passing(tool: CallerTool) -> CallerTool:
-    """The result comes with another request, so that a turn that waits for it only has to go away."""
+    """Return a tool that keeps its turn only briefly: the result comes with another request, in a new turn."""
     return CallerTool(tool.name, tool.description, tool.parameters, timeout=WAIT_SECONDS, at_limit="fail")
 
 
@@ -218,7 +218,7 @@ def encode(chunk: dict[str, Any]) -> bytes:
 class Completion(TurnStream[dict[str, Any]]):
     """One chat completion. ``streamed`` is whether its chunks are sent as they come.
 
-    With ``checked`` the answer has a schema: it comes whole, once a worker has checked it. ``over`` is true after the
+    With ``checked``, the answer has a schema: it is sent whole once a worker has checked it. ``over`` is true after the
     last event, ``waits`` if that was because the turn waits for results, and ``failure`` is why it failed.
     """
 
@@ -238,8 +238,8 @@ class Completion(TurnStream[dict[str, Any]]):
         self._head = {"id": f"chatcmpl-{turn}", "created": created, "model": model}
         self._streamed, self._checked, self._with_usage = streamed, checked, usage
         self._said: dict[str, str] = dict.fromkeys(self.KINDS.values(), "")
-        self._place: dict[str, int] = dict.fromkeys(self.KINDS.values(), 0)  # how much has come again
-        self._before = self._place  # the same when the step began
+        self._place: dict[str, int] = dict.fromkeys(self.KINDS.values(), 0)  # how much has been repeated
+        self._before = self._place  # the same, when the step began
         self._calls: list[dict[str, Any]] = []
         self._logprobs: list[dict[str, Any]] = []
         self._reason = "stop"
@@ -268,7 +268,7 @@ class Completion(TurnStream[dict[str, Any]]):
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
 
     def error(self) -> dict[str, Any]:
-        """Return the chunk with the reason why the completion failed."""
+        """Return the chunk that contains why the completion failed."""
         assert self.failure is not None
         return {"error": error_of(self.failure)[1]}
 
@@ -294,13 +294,13 @@ class Completion(TurnStream[dict[str, Any]]):
         return [self._chunk({kind: new})] if new else []
 
     def step_ended(self) -> list[dict[str, Any]]:
-        """What was sent of the model call before must have come again."""
+        """Check that the repeated model call has returned all that was sent of it before."""
         if any(self._place[kind] < len(text) for kind, text in self._said.items()):
             self._fail(Refused(500, "answer_changed", CHANGED, headers=NO_RETRY))
         return []
 
     def taken_back(self, event: StepFinished | TurnRetrying) -> list[dict[str, Any]]:
-        """Go back to where the model call began. A rejected answer was not sent."""
+        """Go back to the beginning of the model call. A rejected answer was not sent."""
         if event.type == "step_finished":
             return [*self.close(), *self.step_ended()]
         if event.step == self.step:
@@ -444,7 +444,7 @@ async def _chunks(events: EventIterator, turn: AsyncTurn, made: Completion) -> A
 
 
 async def _let_go(turn: AsyncTurn, made: Completion) -> None:
-    """The results of calls come with another request: nobody will give them to this turn."""
+    """Cancel a turn that waits for results of calls: they come with another request."""
     if made.waits:
         await turn.cancel(OVER, keep="nothing")
 

@@ -1,7 +1,7 @@
-"""Compaction: a conversation becomes the messages of its user and a summary, which only this gateway can read.
+"""Compaction: a conversation becomes the messages of its user and a summary, which only our gateways can read.
 
-The model writes the summary, in a session of its own that is kept for an hour. In the input of a response it stands
-for what it tells of.
+The model writes the summary, in a session of its own that is kept for an hour. In the input of a response it replaces
+what it summarizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ASK = (
 
 
 class CompactResponse(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A conversation to compact: ``input``, behind that of ``previous_response_id`` if that is given."""
+    """A conversation to compact: ``input``, after the conversation of ``previous_response_id`` if that is given."""
 
     model: str
     input: Given | None = None
@@ -51,7 +51,7 @@ class CompactResponse(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Compaction(Struct):
-    """The messages of the user, and a summary of all: the input of what comes next."""
+    """The messages of the user, and a summary of all messages: the input of the next response."""
 
     id: str
     created_at: int
@@ -87,7 +87,7 @@ async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
 
 
 async def _summary(call: Call[Any, Any], turn: AsyncTurn, model: str) -> Response:
-    """Return what the model has written. Raises ``Refused``."""
+    """Return the response with the summary. Raises ``Refused``."""
     try:
         return await awaited(call, turn, turn.result())
     except AgentError as exc:
@@ -102,7 +102,7 @@ async def _input(call: Call[None, CompactResponse], given: CompactResponse) -> l
 
 
 async def _before(call: Call[None, CompactResponse], name: str | None) -> tuple[list[Message], str | None]:
-    """Return the conversation that ends with a response, as messages that are new, and the user of the response."""
+    """Return the conversation that ends with a response, as new messages, and the user of the response."""
     if name is None:
         return [], None
     turn, part = await previous(call, name)

@@ -28,26 +28,26 @@ MOST_ITEMS = 20
 
 
 class CreateConversation(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A conversation to begin, perhaps with items."""
+    """A conversation to begin, optionally with items."""
 
     items: list[dict[str, Any]] | None = None
     metadata: dict[str, str] | None = None
 
 
 class UpdateConversation(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The metadata of a conversation, which takes the place of what it had."""
+    """The new metadata of a conversation, which replaces its earlier metadata."""
 
     metadata: dict[str, str] | None
 
 
 class AddItems(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Items to append to the others."""
+    """Items to append to a conversation."""
 
     items: list[dict[str, Any]]
 
 
 class Conversation(Struct):
-    """A conversation. Of its session's metadata it has the entries that are text."""
+    """A conversation. Its metadata are the text entries of its session's metadata."""
 
     id: str
     created_at: int

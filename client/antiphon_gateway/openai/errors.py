@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them."""
+"""Errors in the format of OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from antiphon_gateway.problems import Problem, Refused, problem_of, retry_header
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found", 429: "too_many_requests"}
-# What a turn failed with, where it is the caller who can do something about it. All else is 500.
+# The failures of a turn that the caller can do something about. All others are 500.
 FAILURES = {
     "model_not_found": 404, "unknown_tool": 400, "not_allowed": 403, "provider_rejected": 400,
     "context_length_exceeded": 400,
@@ -18,11 +18,11 @@ FAILURES = {
 }  # fmt: skip
 NO_MODEL = ("unknown_agent", "unknown_provider")
 NO_RETRY = {"x-should-retry": "false"}
-"""Tells OpenAI's clients that the same request would run a second turn, and fare no better."""
+"""Keeps OpenAI's clients from retrying: the same request would run a second turn, with the same outcome."""
 
 
 class RefusedField(Refused):
-    """A field of a request means nothing here, or something else than the caller thinks. ``param`` is its name."""
+    """A field of a request is not supported here, or its value is not valid. ``param`` is its name."""
 
     def __init__(self, param: str, detail: str, *, status: int = 400, code: str = "") -> None:
         super().__init__(status, code or f"unsupported_{param}", detail, headers=NO_RETRY, param=param)
@@ -34,7 +34,7 @@ def refused(param: str, detail: str) -> RefusedField:
 
 
 def turn_failure(code: str, message: str, model: str) -> Refused:
-    """Return the error for a turn that has failed or was cancelled. ``model`` is what the request named."""
+    """Return the error for a turn that failed or was cancelled. ``model`` is the one that the request named."""
     code = "context_length_exceeded" if code == "context_too_long" else code
     if code in NO_MODEL:
         code = "model_not_found"
@@ -46,7 +46,7 @@ def turn_failure(code: str, message: str, model: str) -> Refused:
 
 
 def openai_error(error: Exception) -> Response:
-    """Return the error response. Its code is that of ours."""
+    """Return the error response, with the code of our error."""
     problem = problem_of(error)
     headers = retry_header(error, problem)
     body = msgspec.json.encode({"error": _told(error, problem)})
@@ -54,7 +54,7 @@ def openai_error(error: Exception) -> Response:
 
 
 def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the status and the body of an error, for a reader that gets it in a stream."""
+    """Return the status and the body of an error, for the reader of a stream."""
     problem = problem_of(error)
     return problem.status, _told(error, problem)
 

@@ -1,4 +1,4 @@
-"""What each field of OpenAI's requests does here, declared where the request is: refused, repeated, or a parameter."""
+"""Rules for the fields of OpenAI's requests, declared with each request: refused, repeated, or a parameter."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from antiphon_gateway.openai.errors import refused
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """``param`` is the parameter of the model that the field is, and ``echo`` whether the response repeats it.
+    """``param`` is the model parameter that the field sets, and ``echo`` whether the response repeats it.
 
-    ``why`` is the sentence with which all values are refused, except those in ``neutral``, which change nothing.
+    ``why`` is the error message for all values except those in ``neutral``, which change nothing.
     """
 
     param: str = ""
@@ -26,12 +26,12 @@ ECHO = Field(echo=True)
 
 
 def param(name: str) -> Field:
-    """Return the rule of a parameter of the model that the response repeats."""
+    """Return the rule of a model parameter that the response repeats."""
     return Field(param=name, echo=True)
 
 
 def refuses(why: str, *neutral: Any) -> Field:
-    """Return the rule of a field that is refused with a sentence."""
+    """Return the rule of a field that is refused with this message."""
     return Field(why=why, neutral=neutral)
 
 
@@ -43,14 +43,14 @@ Unserved = Annotated[Any, refuses(NEITHER)]
 
 @cache
 def rules_of(kind: type[Struct]) -> dict[str, Field]:
-    """Return the rules of a request, by field. A field without one is served."""
+    """Return the rules of a request, by field. A field without a rule is supported."""
     hints = get_type_hints(kind, include_extras=True)
     found = {name: [one for one in get_args(hint) if isinstance(one, Field)] for name, hint in hints.items()}
     return {name: rules[0] for name, rules in found.items() if rules}
 
 
 def check_fields(request: Struct, within: str = "") -> None:
-    """Refuse the fields that mean nothing here. Raises ``Refused``."""
+    """Refuse the fields that are not supported here. Raises ``Refused``."""
     rules = rules_of(type(request))
     for name in request.__struct_fields__:
         value, rule = getattr(request, name), rules.get(name)
@@ -61,7 +61,7 @@ def check_fields(request: Struct, within: str = "") -> None:
 
 
 def params_of(request: Struct) -> dict[str, Any]:
-    """Return the parameters of the model in a request, by their names at our providers."""
+    """Return the model parameters in a request, by the names that our providers use."""
     given = {
         rule.param: getattr(request, name) for name, rule in rules_of(type(request)).items() if rule.param
     }

@@ -24,7 +24,7 @@ from antiphon_gateway.openai.submission import history_until, previous
 
 
 class CountTokens(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A request whose input is counted. The fields are those of a response to make."""
+    """A request whose input is counted. The fields are those of a request for a response."""
 
     model: str | None = None
     input: Given | None = None
@@ -41,7 +41,7 @@ class CountTokens(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputTokens(Struct):
-    """About how many tokens the input has."""
+    """The estimated number of tokens of the input."""
 
     input_tokens: int
     object: str = "response.input_tokens"

@@ -19,7 +19,7 @@ Seal = Callable[[str, Reasoning], Any]
 """Returns the encrypted content of reasoning, for the id of its item."""
 Content = str | list[Text | Image | File]
 
-# The fields of each item, beside its type. Those that every client repeats from an output say nothing new.
+# The fields of each item, besides its type. Those that clients repeat from an output are ignored.
 FIELDS = {
     "message": {"role", "content", "id", "status", "phase"},
     "function_call": {"call_id", "name", "arguments", "id", "status"},
@@ -65,9 +65,9 @@ def read_messages(found: Sequence[dict[str, Any]], param: str) -> list[Message]:
 
 
 def results_of(given: Given) -> dict[str, Content] | None:
-    """Return the results of tool calls, by the ids of these, if the input is nothing but such results.
+    """Return the results of tool calls, by the ids of the calls, if the input contains nothing else.
 
-    Raises ``Refused`` for a mixture that begins with results, as these continue a turn that waits for them.
+    Raises ``Refused`` for other input after results, as results continue a turn that waits for them.
     """
     if isinstance(given, str) or not given or item_type(given[0]) != "function_call_output":
         return None
@@ -87,7 +87,7 @@ def results_of(given: Given) -> dict[str, Content] | None:
 
 
 def result_in(item: dict[str, Any], where: str) -> tuple[str, Content]:
-    """Return the id of the call that an item is the result of, and the result. Raises ``Refused``."""
+    """Return the call id and the result in an item. Raises ``Refused``."""
     call = _text(item, "call_id", where)
     message = {"role": "tool", "tool_call_id": call, "content": _output(item, where)}
     try:
@@ -119,17 +119,17 @@ def _check_calls(messages: Sequence[dict[str, Any]], param: str) -> None:
 
 
 def is_reference(item: Any) -> bool:
-    """Return whether an input item only names another one. Its type may be left out."""
+    """Return whether an input item only references another one. Its type may be omitted."""
     return isinstance(item, dict) and item_type(item) == "item_reference"
 
 
 def is_reasoning(item: Any) -> bool:
-    """Return whether an input item is what a model thought."""
+    """Return whether an input item is the reasoning of a model."""
     return item_type(item) == "reasoning"
 
 
 def item_type(item: Any) -> Any:
-    """Return the type of an item, which messages and references may leave out."""
+    """Return the type of an item, which messages and references may omit."""
     if not isinstance(item, dict):
         return None
     named = item.get("type")
@@ -160,7 +160,7 @@ def _add_message(found: list[dict[str, Any]], item: dict[str, Any], where: str) 
 
 
 def _only_thought(found: list[dict[str, Any]]) -> bool:
-    """Whether the last message is reasoning to which the model's answer belongs."""
+    """Return whether the last message is only reasoning, which the model's answer joins."""
     last = found[-1] if found else {}
     return (
         all(isinstance(part, Reasoning) for part in last.get("content") or [None])
@@ -176,7 +176,7 @@ def _add_thought(found: list[dict[str, Any]], thought: Reasoning | None) -> None
 
 
 def _thought(item: dict[str, Any]) -> Reasoning | None:
-    """Return what a model thought; None for nothing."""
+    """Return the reasoning in an item, or None if it is empty."""
     if isinstance(item.get("encrypted_content"), Reasoning):
         return item["encrypted_content"]  # found by its id
     parts: list[Any] = [*(item.get("content") or ()), *(item.get("summary") or ())]
@@ -224,13 +224,13 @@ def _text(item: dict[str, Any], name: str, where: str) -> str:
 
 
 class IncludeQuery(Struct, kw_only=True):
-    """What items include beyond the usual, as ``include`` of a request for a response."""
+    """What items include in addition, as in ``include`` of a request for a response."""
 
     include: list[str] = []
 
 
 class ItemQuery(IncludeQuery, kw_only=True):
-    """A page of items: those behind ``after``, the last ones first unless ``order`` is ``asc``."""
+    """A page of items: those after the item ``after``, the last ones first unless ``order`` is ``asc``."""
 
     after: str | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
@@ -264,7 +264,7 @@ def page_of(items: list[dict[str, Any]], asked: ItemQuery) -> ItemList:
 def items_of(messages: Iterable[Message], turn: str, seal: Seal | None = None) -> list[dict[str, Any]]:
     """Return the output of a turn as output items: its reasoning, its words, its tool calls and their results.
 
-    An item is named by the turn, the step (model call) and its place there, as the stream names it. With ``seal``
+    An item's id consists of the turn, the step (model call) and its index there, as in the stream. With ``seal``,
     reasoning has its encrypted content.
     """
     found: list[dict[str, Any]] = []
@@ -303,7 +303,7 @@ def step_items(message: Message, turn: str, step: int, seal: Seal | None = None)
 
 
 def _add(words: list[dict[str, Any]], part: Text | Refusal) -> None:
-    """Add words to a message. Texts that follow each other are one, as they are in the stream."""
+    """Add text to a message. Consecutive texts become one, as in the stream."""
     if isinstance(part, Refusal):
         words.append({"type": "refusal", "refusal": part.text})
     elif words and words[-1]["type"] == "output_text":
@@ -322,12 +322,12 @@ def logprobs(part: Part) -> list[dict[str, Any]]:
 
 
 def message_item(name: str, status: str) -> dict[str, Any]:
-    """Return a message of the assistant without content."""
+    """Return an assistant message without content."""
     return {"type": "message", "id": f"msg_{name}", "status": status, "role": "assistant", "content": []}
 
 
 def reasoning_item(name: str, thought: Reasoning, seal: Seal | None) -> dict[str, Any]:
-    """Return what the model thought, with ``seal`` also as encrypted content."""
+    """Return reasoning as an item; with ``seal``, also as encrypted content."""
     content = [{"type": "reasoning_text", "text": thought.text}] if thought.text else []
     item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": content}
     return item if seal is None or not content else {**item, "encrypted_content": seal(item["id"], thought)}
@@ -336,7 +336,7 @@ def reasoning_item(name: str, thought: Reasoning, seal: Seal | None) -> dict[str
 def call_item(
     name: str, call: str, function: str, arguments: str, status: str = "completed"
 ) -> dict[str, Any]:
-    """Return a tool call."""
+    """Return a tool call as an item."""
     return {
         "type": "function_call", "id": f"fc_{name}", "call_id": call, "name": function, "arguments": arguments,
         "status": status,
@@ -344,7 +344,7 @@ def call_item(
 
 
 def output_item(call: str, output: str | list[Text | Image | File], turn: str) -> dict[str, Any]:
-    """Return the result of a tool call."""
+    """Return the result of a tool call as an item."""
     return {
         "type": "function_call_output", "id": f"fco_{turn}_{call}", "call_id": call,
         "output": output if isinstance(output, str) else [_input_part(part) for part in output],
@@ -365,7 +365,7 @@ def input_items(messages: Iterable[Message], turn: str, seal: Seal | None = None
 
 
 def history_items(messages: Iterable[Message], seal: Seal | None = None) -> list[dict[str, Any]]:
-    """Return a history as items. Those of a response are named as in the response, and its input as its input items.
+    """Return a history as items. Items of a response have the ids of its output, and of its input items.
 
     ``seal`` is that of ``items_of``.
     """
@@ -394,12 +394,12 @@ def _added(message: Message, name: str, seal: Seal | None) -> list[dict[str, Any
 
 
 def compaction_item(turn: str, content: str) -> dict[str, Any]:
-    """Return the compaction that a turn has written."""
+    """Return the compaction item that a turn has written."""
     return {"type": "compaction", "id": f"cmp_{turn}", "encrypted_content": content}
 
 
 def said_item(name: str, message: Message) -> dict[str, Any]:
-    """Return a message of a user, or of the system."""
+    """Return a user or system message as an item."""
     content = [_input_part(part) for part in message.parts]
     return {"type": "message", "id": name, "status": "completed", "role": message.role, "content": content}
 
@@ -425,7 +425,7 @@ def _address(part: Image | File) -> str | None:
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """Return the tokens of a turn."""
+    """Return the token usage of a turn."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

@@ -1,4 +1,4 @@
-"""The models: the agents of the workers that run now, and the providers whose models a request may name itself."""
+"""The models: the agents of the workers that run now, and the providers whose models a request may name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWNER = "antiphon"
 
 
 class Model(Struct):
-    """An agent, or a model of a provider. ``provider/*`` stands for all models of a provider, and ``*/*`` for all."""
+    """An agent, or a model of a provider. ``provider/*`` matches all models of a provider, and ``*/*`` all models."""
 
     id: str
     owned_by: str
@@ -23,7 +23,7 @@ class Model(Struct):
 
 
 class ModelList(Struct):
-    """What ``model`` may be."""
+    """The possible values of ``model``."""
 
     data: list[Model] = field(default_factory=list[Model])
     object: str = "list"
@@ -48,7 +48,7 @@ async def show_model(call: Call[None, None]) -> Model:
 
 
 async def is_offered(call: Call[Any, Any], name: str) -> bool:
-    """Return whether `model` may be this name: a worker that runs now has it."""
+    """Return whether `model` may be this name, because a running worker offers it."""
     agents, models = await _offered(call)
     provider, slash, model = name.partition("/")
     return name in agents or bool(slash and models & {name, f"{provider}/*", f"*/{model}", "*/*"})

@@ -1,4 +1,4 @@
-"""Reads requests for responses. What a field cannot mean here is refused with a sentence. Pure functions."""
+"""Reads requests for responses. Unsupported fields are refused with an explanation. Pure functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INCLUDABLE = (ENCRYPTED, LOGPROBS, "message.input_image.image_url")
 
 
 class ReasoningOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How much the model thinks."""
+    """How much the model reasons."""
 
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
@@ -115,7 +115,7 @@ TOOL_FIELDS = {"type", "name", "description", "parameters", "strict"}
 
 
 def check(request: CreateResponse) -> None:
-    """Refuse what a response cannot do here. Raises ``Refused``."""
+    """Refuse requests that are not supported here. Raises ``Refused``."""
     check_fields(request)
     if not request.input:
         raise refused("input", "input must be text or a list of items that is not empty.")
@@ -130,7 +130,7 @@ def check(request: CreateResponse) -> None:
 
 
 def check_include(include: Iterable[str]) -> None:
-    """Refuse what items cannot include here. Raises ``Refused``."""
+    """Refuse unsupported values of ``include``. Raises ``Refused``."""
     if unknown := set(include).difference(INCLUDABLE):
         known = " or ".join(INCLUDABLE)
         raise refused("include", f"include: {min(unknown)!r:.80} is not supported, only {known}.")
@@ -157,9 +157,9 @@ def conversation_of(named: str | dict[str, str] | None) -> str | None:
 def agent_of(
     model: str | None, instructions: str | None = None, truncation: str | None = None
 ) -> str | AgentSpec | None:
-    """Return the agent that ``model`` names; without a name, the session's or the only one. Raises ``Refused``.
+    """Return the agent that ``model`` names, or None for the session's or the only one. Raises ``Refused``.
 
-    ``instructions`` are those of ``provider/model``: for the turn of another agent they are an option.
+    ``instructions`` apply to ``provider/model``: for the turn of another agent, they are an option.
     """
     if model == "":
         raise refused("model", "model must name an agent, or provider/model.")
@@ -173,12 +173,12 @@ def agent_of(
 
 
 def instructions_for(agent: str | AgentSpec | None, instructions: str | None) -> str | None:
-    """Return the instructions of the turn of an agent of the workers, which their App may not allow."""
+    """Return the instructions for the turn of a workers' agent, which their App may forbid."""
     return None if isinstance(agent, AgentSpec) else instructions or None
 
 
 def user_of(user: str | None, safety_identifier: str | None) -> str | None:
-    """Return the user of a turn: ``user``, or else ``safety_identifier``. Raises ``Refused``."""
+    """Return the user of a turn: ``user``, or ``safety_identifier`` without it. Raises ``Refused``."""
     field, value = ("user", user) if user else ("safety_identifier", safety_identifier)
     try:
         return user_name(value) if value else None
@@ -211,7 +211,7 @@ def options_of(request: CreateResponse) -> dict[str, Any]:
 
 
 def tier_of(tier: str | None) -> dict[str, Any]:
-    """Return the parameter for a service tier that is not the usual one."""
+    """Return the parameter for a service tier other than the default."""
     return {} if tier in (None, "auto", "default") else {"service_tier": tier}
 
 
@@ -282,7 +282,7 @@ def function_tools(tools: list[dict[str, Any]]) -> list[CallerTool]:
 
 
 def echo_of(request: CreateResponse) -> dict[str, Any]:
-    """Return what a response repeats of its request. It is kept with the turn, as metadata."""
+    """Return the fields of a request that its response repeats. They are kept as metadata of the turn."""
     found = repeated(request)
     if request.tools:
         found["tools"] = [
@@ -303,7 +303,7 @@ def echo_of(request: CreateResponse) -> dict[str, Any]:
 
 
 def _text(text: TextOptions) -> dict[str, Any]:
-    """The form of the answer as the specification repeats it: without its schema."""
+    """Return the form of the answer as responses repeat it: without its schema."""
     given = text.format or {"type": "text"}
     if given.get("type") == "json_schema":
         given = {

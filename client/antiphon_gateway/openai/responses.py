@@ -1,4 +1,4 @@
-"""The routes of the Responses interface. A response is a turn; its id is that of the turn behind ``resp_``."""
+"""The routes of the Responses interface. A response is a turn; its id is the turn's with the prefix ``resp_``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CANCEL_SECONDS = 10.0
 
 
 class ResponseQuery(IncludeQuery, kw_only=True):
-    """With ``stream`` the events come, after the one with the number ``starting_after`` if that is given."""
+    """With ``stream``, the events are sent, after the one with the number ``starting_after`` if that is given."""
 
     stream: bool = False
     starting_after: Annotated[int, Meta(ge=0)] | None = None
@@ -119,7 +119,7 @@ async def show_input_items(call: Call[ItemQuery, None]) -> ItemList:
 
 
 async def _cancelled(call: Call[Any, Any], turn: AsyncTurn) -> None:
-    """Cancel a turn, and wait a little for its end."""
+    """Cancel a turn, and wait briefly for its end."""
     await turn.cancel(keep="partial")
     with suppress(TimeoutError):
         await call.services.stopping.within(CANCEL_SECONDS, turn.ended())
@@ -151,7 +151,7 @@ async def _resource(
 ) -> dict[str, Any]:
     """Return a response as it is now. ``include`` is that of ``seal_of``."""
     info = await turn.info()
-    if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
+    if part or info.calls or info.decisions:  # the turn has waited: its events show where the response ends
         made = await so_far(call, turn, info, part, include)
         if not made.begun:
             raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
@@ -196,7 +196,7 @@ async def _messages(
 async def response_events(
     call: Call[Any, Any], asked: Submitted, events: EventIterator, made: ResponseStream
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events of a response. If it is not ``over`` then, come back."""
+    """Yield the events of a response. If it is not ``over`` after them, the reader must reconnect."""
     try:
         async for event in events:
             found = made.of(event)

@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 READ_SECONDS = 5.0
 MOST_TURNS = 1000
-"""So many turns may be named by the item references of one request."""
+"""The most turns that the item references of one request may name."""
 
 
 def echo_in(info: TurnInfo) -> dict[str, Any]:
-    """Return what the response of a turn repeats of its request."""
+    """Return the fields of its request that the response of a turn repeats."""
     return info.metadata.get("openai") or {}
 
 
@@ -50,7 +50,7 @@ def is_stored(info: TurnInfo) -> bool:
 
 
 class Thought(Struct):
-    """What the encrypted content of reasoning has: the id of its item, and the text in case that is not found."""
+    """The encrypted content of reasoning: the id of its item, and the text if that item is not found."""
 
     id: str
     text: str
@@ -82,7 +82,7 @@ def summary_of(call: Call[Any, Any]) -> Callable[[str], str]:
 
 
 def seal_for(call: Call[Any, Any], include: Collection[str]) -> Seal | None:
-    """Return what encrypts reasoning, if a request includes that. Raises ``Refused``.
+    """Return the function that encrypts reasoning, if a request includes that. Raises ``Refused``.
 
     The content names the item, as a stream does not have the whole reasoning.
     """
@@ -93,14 +93,14 @@ def seal_for(call: Call[Any, Any], include: Collection[str]) -> Seal | None:
 
 
 def seal_of(call: Call[Any, Any], info: TurnInfo, include: Collection[str] = ()) -> Seal | None:
-    """Return what encrypts the reasoning of a response. ``include`` adds to what its own request includes."""
+    """Return the function that encrypts a response's reasoning. ``include`` adds to what its own request includes."""
     return seal_for(call, [*(echo_in(info).get("include") or ()), *include])
 
 
 async def stream_of(
     call: Call[Any, Any], turn: AsyncTurn, part: int, include: Collection[str] = ()
 ) -> ResponseStream:
-    """Return what makes the events of a response. ``include`` is that of ``seal_of``."""
+    """Return the object that makes the events of a response. ``include`` is that of ``seal_of``."""
     info = await turn.info()
     return ResponseStream(resource(info), turn.id, part, seal_of(call, info, include))
 
@@ -125,10 +125,10 @@ async def _read(call: Call[Any, Any], turn: AsyncTurn, made: ResponseStream) -> 
 
 
 async def dereferenced(call: Call[Any, Any], given: Given, session: str | None) -> Given:
-    """Return input with the items that it only names: by references, and by encrypted content. Raises ``Refused``.
+    """Return input in which references and encrypted content are replaced by their items. Raises ``Refused``.
 
-    Items of responses are found for a week. One that was added to a conversation is found if the request names that
-    conversation, ``session``.
+    Items of responses are found for a week. An item that was added to a conversation is found if the request names
+    that conversation, ``session``.
     """
     if isinstance(given, str):
         return given
@@ -160,7 +160,7 @@ async def dereferenced(call: Call[Any, Any], given: Given, session: str | None) 
 
 
 async def _known(call: Call[Any, Any], names: Iterable[str]) -> dict[str, tuple[dict[str, Any], bool]]:
-    """Return the items of the turns that items are of, by id, each with whether it was stored. Raises ``Refused``."""
+    """Return all items of the turns of these items, by id, each with whether it was stored. Raises ``Refused``."""
     turns = {name.partition("_")[2].partition("_")[0] for name in names} - {""}
     if len(turns) > MOST_TURNS:
         raise refused("input", f"input: the items that it names may be of {MOST_TURNS} responses.")
@@ -169,7 +169,7 @@ async def _known(call: Call[Any, Any], names: Iterable[str]) -> dict[str, tuple[
 
 
 async def _items(call: Call[Any, Any], name: str) -> tuple[list[dict[str, Any]], bool]:
-    """Return the items of a turn: its input, its output so far, and the compaction that it may be."""
+    """Return the items of a turn: its input, its output so far, and its compaction if it was one."""
     try:
         turn = await call.turn(name)
     except (TurnNotFound, UsageError):
@@ -187,5 +187,5 @@ async def _items(call: Call[Any, Any], name: str) -> tuple[list[dict[str, Any]],
 
 
 def _as_it_is(_: str, thought: Reasoning) -> Reasoning:
-    """What a model thought, for a model that gets it back."""
+    """Return reasoning as it is, for a model that receives it again."""
     return thought

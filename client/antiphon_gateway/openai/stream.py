@@ -1,7 +1,7 @@
 """The response resource of a turn, and the events of its stream.
 
-Numbers count from the turn's first event, so that a reader may go on at any gateway (``starting_after``). A model call
-that begins again leaves an item with the status ``incomplete``; those of ``response.completed`` count.
+Numbers count from the turn's first event, so that a reader may continue at any gateway (``starting_after``). A model
+call that begins again leaves an item with the status ``incomplete``; those of ``response.completed`` count.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ INCOMPLETE = {"max_tokens": "max_output_tokens", "content_filter": "content_filt
 
 
 def response_id(turn: str, part: int = 0) -> str:
-    """Return the id of the response that a turn is, or of one that follows results of the caller's tools."""
+    """Return the id of a turn's response, or of one that follows results of the caller's tools."""
     return f"{PREFIX}{turn}.{part}" if part else PREFIX + turn
 
 
 def turn_and_part(name: str) -> tuple[str, int] | None:
-    """Return the turn that a response is of, and how often the caller's tools had answered before; None if invalid."""
+    """Return the turn of a response, and how often the caller's tools had answered before it; None if invalid."""
     turn, dot, part = name.removeprefix(PREFIX).partition(".")
     if not name.startswith(PREFIX) or not turn or (dot and not (part.isascii() and part.isdigit())):
         return None
@@ -48,7 +48,7 @@ def turn_and_part(name: str) -> tuple[str, int] | None:
 
 
 def resource(info: TurnInfo, outcome: Response | None = None, seal: Seal | None = None) -> dict[str, Any]:
-    """Return the response that a turn is, with its ``outcome`` if it has finished.
+    """Return the response of a turn, with its ``outcome`` if it has finished.
 
     ``seal`` encrypts reasoning, for a request that includes that.
     """
@@ -91,7 +91,7 @@ def error_in(code: str, message: str, model: str) -> dict[str, Any]:
 def with_outcome(
     found: dict[str, Any], outcome: Response, turn: str, ended: int | None, seal: Seal | None
 ) -> None:
-    """Fill in what a turn that has finished brought."""
+    """Fill in the outcome of a finished turn."""
     reason = INCOMPLETE.get(outcome.stop_reason)
     found["status"] = "incomplete" if reason else "completed"
     found["incomplete_details"] = {"reason": reason} if reason else None
@@ -136,7 +136,7 @@ class ResponseStream(TurnStream[dict[str, Any]]):
         self._theirs = set[str]()  # calls of the caller's tools that the turn waits for, or has waited for
         self._waits = False
         self._done: list[dict[str, Any]] = []
-        self._done_before = 0  # how many of them are of earlier steps
+        self._done_before = 0  # how many of them belong to earlier steps
         self._number = self._index = 0
 
     def of(self, event: Event) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class ResponseStream(TurnStream[dict[str, Any]]):
 
     @property
     def model(self) -> str:
-        """What the request named as the model."""
+        """The model that the request named."""
         return self._response["model"]
 
     @property
@@ -163,11 +163,11 @@ class ResponseStream(TurnStream[dict[str, Any]]):
         return self.over and self._waits
 
     def response(self) -> dict[str, Any]:
-        """Return the response as it is after the events so far."""
+        """Return the response after the events so far."""
         return {**self._response} if self.over else {**self._response, "output": [*self._done]}
 
     def broken(self, error: dict[str, Any]) -> dict[str, Any]:
-        """Return the event after which the rest is unknown, as events are no longer kept."""
+        """Return the event that ends a stream whose other events are no longer kept."""
         self.over = True
         return {"type": "error", "sequence_number": self._number, "error": error}
 
@@ -250,7 +250,7 @@ class ResponseStream(TurnStream[dict[str, Any]]):
         return found
 
     def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
-        """Waiting for the caller's tools ends the response, with the calls of these."""
+        """Return the events for pending calls. Calls of the caller's tools end the response."""
         self._suspend(event)
         found = [*self.close(), *super().asked(event)]
         if not self._waits:
@@ -279,7 +279,7 @@ class ResponseStream(TurnStream[dict[str, Any]]):
         return {"type": kind, "response": {**self._response}}
 
     def _item(self, part: Part, status: str) -> dict[str, Any]:
-        """Return a part as an item: without its content until it has ended."""
+        """Return a part as an item, without its content until it has ended."""
         name, ended = f"{self._turn}_{part.step}_{part.place}", status != "in_progress"
         match part.kind:
             case "call":

@@ -1,4 +1,4 @@
-"""Submits the turn of a response, in the session where it belongs, and waits for it."""
+"""Submits the turn of a response to its session, and waits for it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 LONGEST_SECONDS = 600.0
 STATELESS_SECONDS = 3600.0
-"""How long the session of a request that is not to be stored is kept after its last turn."""
+"""How long the session of an unstored request is kept after its last turn."""
 
 
 class Submitted(NamedTuple):
     """A response that is being made: its turn, and its part: how often the caller's tools had answered before.
 
-    ``whole`` is the conversation of a request that brought it whole.
+    ``whole`` is the conversation, if the request contains all of it.
     """
 
     turn: AsyncTurn
@@ -50,9 +50,9 @@ class Submitted(NamedTuple):
 async def submitted(
     call: Call[Any, Any], given: CreateResponse, unstored: Collection[str] | None = None
 ) -> Submitted:
-    """Submit the turn of a response, or answer the calls that the previous one has ended with.
+    """Submit the turn of a response, or answer the calls at the end of the previous one.
 
-    Of the responses that are not stored, one of ``unstored`` may come before, or any with None. Raises ``Refused`` and
+    The previous response must be stored or be one of ``unstored``; with None, it may be any. Raises ``Refused`` and
     ``AgentError``.
     """
     check(given)
@@ -80,7 +80,7 @@ async def submitted(
 
 
 async def _taken_up(call: Call[Any, Any], whole: Whole, unstored: Collection[str] | None) -> Submitted | None:
-    """Answer the turn that waits for the results at the end of a conversation, or return None without one.
+    """Answer the turn that waits for the results at the end of a conversation. Returns None if no turn does.
 
     With an ``Idempotency-Key``, a repeated request gets the same response.
     """
@@ -110,7 +110,7 @@ async def _taken_up(call: Call[Any, Any], whole: Whole, unstored: Collection[str
 
 
 async def _given(call: Call[Any, Any], turn: AsyncTurn, results: dict[str, Content]) -> bool:
-    """Give a turn the results that it waits for. Returns False if another request was quicker, with other results."""
+    """Give a turn the results that it waits for. Returns False if another request gave other results first."""
     try:
         for name, content in results.items():
             await turn.tool_result(name, content, by=call.caller.name)
@@ -126,7 +126,7 @@ def _has(info: TurnInfo, results: dict[str, Content]) -> bool:
 
 
 async def handed_over(call: Call[Any, Any], asked: Submitted, made: ResponseStream) -> None:
-    """Note where the results belong of a response that has ended with calls of the caller's tools."""
+    """Record which response the results belong to, if it ended with calls of the caller's tools."""
     if asked.whole is not None and made.handed_over:
         name = asked.whole.name(call, made.response()["output"])
         await hand_out(call, name, response_id(asked.turn.id, asked.part))
@@ -135,7 +135,7 @@ async def handed_over(call: Call[Any, Any], asked: Submitted, made: ResponseStre
 async def awaited(call: Call[Any, Any], turn: AsyncTurn, work: Awaitable[T]) -> T:
     """Return what a request waits for. Raises ``Refused`` if the gateway drains or the turn takes too long.
 
-    Without a key, the same request would run a second turn: clients are told not to repeat it by themselves.
+    Without a key, the same request would run a second turn: a header keeps clients from repeating it.
     """
     where = (
         f"GET /turns/{turn.id}/result returns its answer. With an Idempotency-Key, a request can be repeated."
@@ -231,7 +231,7 @@ async def _following(
                 before.session_id, messages, if_busy="reject", cursor=found.cursor, **options
             )
         except (SessionBusy, SessionChanged):
-            pass  # somebody else continues there, or has done so
+            pass  # another request continues there, or has done so
     session = call.client.session(before.session_id, tenant=call.caller.tenant)
     try:
         await session.fork(fork, at=found.messages[end - 1].id)
@@ -242,7 +242,7 @@ async def _following(
 
 
 async def _known(call: Call[Any, Any], before: AsyncTurn, key: str) -> bool:
-    """Return whether the session of a turn has one that was submitted with this key."""
+    """Return whether the session of a turn has a turn with this key."""
     prefix = call.client.connections.cell_of_session(before.session_id).keys.deployment
     turn = turn_id_of_key(before.session_id, key, "" if prefix == PREFIX else prefix)
     try:
@@ -253,7 +253,7 @@ async def _known(call: Call[Any, Any], before: AsyncTurn, key: str) -> bool:
 
 
 async def _went_on(call: Call[Any, Any], turn: AsyncTurn, part: int) -> bool:
-    """Return whether a response ended with calls whose results began another one of the same turn."""
+    """Return whether a response ended with calls, and another response of the same turn followed."""
     made = ResponseStream(resource(await turn.info()), turn.id, part)
     async with turn.stream() as events:
         async for event in events:
@@ -310,7 +310,7 @@ async def _answered(
 
 
 def _check_same(given: CreateResponse, info: TurnInfo) -> None:
-    """Refuse what a turn that waits for results cannot change any more. Raises ``Refused``."""
+    """Refuse changes of a turn that already waits for results. Raises ``Refused``."""
     before: dict[str, Any] = info.metadata.get("openai") or {}
     for name, value in echo_of(given).items():
         if name in ("previous_response_id", "background") or (name == "tool_choice" and value == "auto"):

@@ -1,6 +1,6 @@
-"""Responses over a WebSocket: one after the other, each with the events that it has as server-sent events.
+"""Responses over a WebSocket: one after the other, each with the same events as over server-sent events.
 
-What is sent is resumable as over HTTP: a response goes on when its caller leaves, and can be read and followed from any
+As over HTTP, responses can be resumed: a response continues when its caller leaves, and can be read and followed at any
 gateway. A connection ends after an hour, with the caller's rights, or when this process drains, whichever is first.
 """
 
@@ -34,7 +34,7 @@ NOT_HERE = ("stream", "stream_options", "background")
 
 
 async def serve(peer: WebSocket, call: Call[Any, Any]) -> None:
-    """Make the responses that a caller asks for, until one of both leaves."""
+    """Make the responses that a caller asks for, until the caller or the gateway closes the connection."""
     caller = call.caller
     most = call.services.limits.streams if caller.streams is None else caller.streams
     with call.services.quotas.stream(caller.name, most):
@@ -75,7 +75,7 @@ async def _listen(peer: WebSocket, asked: asyncio.Queue[str | bytes]) -> None:
 
 
 async def _answer(peer: WebSocket, call: Call[Any, Any], asked: asyncio.Queue[str | bytes]) -> None:
-    unstored = set[str]()  # what this connection has made with store=False: no other one may continue it
+    unstored = set[str]()  # responses of this connection with store=False: only it may continue them
     while True:
         message = await asked.get()
         try:

@@ -1,7 +1,7 @@
-"""Finds the turn that waits for tool results which come with the whole conversation again.
+"""Finds the turn that waits for tool results if a request repeats the whole conversation.
 
 Some clients, such as `@ai-sdk/openai`, name no response: they repeat the conversation up to the calls, and add the
-results. A keyed hash of what they repeat names the response that ended with these calls.
+results. A keyed hash of the repeated part identifies the response that ended with these calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEPT_SECONDS = 24 * 3600
 
 
 class Whole(Struct):
-    """A conversation that came whole, and what its request asks for."""
+    """A conversation that a request contains whole, and the other fields of the request."""
 
     asks: dict[str, Any]
     items: Sequence[dict[str, Any]]
@@ -51,7 +51,7 @@ class Whole(Struct):
 
 
 def whole_of(asks: dict[str, Any], given: Given) -> Whole:
-    """Return a conversation that came whole."""
+    """Return the conversation in a request that contains all of it."""
     return Whole(asks, [{"role": "user", "content": given}] if isinstance(given, str) else given)
 
 
@@ -89,7 +89,7 @@ def _until_results(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def _said(item: dict[str, Any]) -> Any:
-    """Return the content of an item, the same in every form in which clients repeat it. None for reasoning."""
+    """Return the content of an item, the same for every form in which clients repeat it. None for reasoning."""
     match item_type(item):
         case "message":
             return [item.get("role"), _texts(item.get("content"))]
@@ -104,7 +104,7 @@ def _said(item: dict[str, Any]) -> Any:
 
 
 def _texts(content: Any) -> Any:
-    """Return the parts of a content. A text is the same as the only part of a list."""
+    """Return the parts of a content. A plain text equals a list with that text."""
     parts: list[Any] = content if isinstance(content, list) else [content]
     return [_text(part) for part in parts]
 
