@@ -32,7 +32,7 @@ from antiphon_gateway.problems import Refused
 
 
 class FactsQuery(Struct, kw_only=True):
-    """Whose facts: those of an ``agent`` or of a ``session``, or of a whole tenant, as the memory's scope is.
+    """Whose facts: an ``agent``'s, a ``session``'s or a whole tenant's, according to the memory's scope.
 
     ``memory`` is the name of its ``FactModel``. ``tenant`` is for keys of every tenant.
     """
@@ -44,13 +44,13 @@ class FactsQuery(Struct, kw_only=True):
 
 
 class FactText(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How the fact reads, in at most 1,000 characters."""
+    """The text of the fact, at most 1,000 characters."""
 
     text: str
 
 
 class FactList(Struct):
-    """Facts, the one that was known first at the beginning."""
+    """Facts, the oldest first."""
 
     facts: list[Fact]
 
@@ -168,8 +168,8 @@ MOST_OF_A_TENANT = 10
 class SetWebhook(Struct, kw_only=True, forbid_unknown_fields=True):
     """A URL and the events it receives: ends of these ``types``, of turns of this ``agent``; all if they are left out.
 
-    Without a ``secret`` it keeps its own, or gets one. ``private`` allows ``http://`` and addresses that are not
-    public: it is for keys of every session of every tenant, as is ``tenant``.
+    Without a ``secret`` it keeps its own, or gets one. ``private`` allows ``http://`` and non-public
+    addresses: it is for keys of every session of every tenant, as is ``tenant``.
     """
 
     url: str
@@ -187,7 +187,7 @@ class WebhookList(Struct):
 
 
 class WebhookSecret(Struct):
-    """What signs the webhook's messages: a secret, or several with spaces between them while one replaces another."""
+    """The secret that signs the webhook's messages; several, separated by spaces, while one replaces another."""
 
     secret: str
 
@@ -202,7 +202,7 @@ async def list_webhooks(call: Call[OfTenant, None]) -> WebhookList:
 async def set_webhook(call: Call[None, SetWebhook]) -> WebhookSecret:
     """Set a webhook: a URL that receives completion events from now on
 
-    The messages are signed as standardwebhooks.com says, and sent again until they are acknowledged.
+    The messages are signed as standardwebhooks.com specifies, and sent again until they are acknowledged.
     """
     given = call.body
     if given.private:
@@ -240,7 +240,7 @@ class QueueList(Struct):
 
 
 class WorkerList(Struct):
-    """All worker processes that live."""
+    """All live worker processes."""
 
     workers: list[WorkerRow]
 
@@ -268,7 +268,7 @@ class Promote(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a tenant. One that is left out, or null, is the default again."""
+    """The limits of a tenant. A limit that is omitted or null returns to the default."""
 
     in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     waiting: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -337,8 +337,8 @@ async def pause_agent(call: Call[None, None]) -> Promotion:
 async def roll_back_agent(call: Call[None, None]) -> Promotion:
     """Withdraw the revision that was promoted last
 
-    Where the path names it as agent@revision, a repetition changes nothing. Only for keys of every session of every
-    tenant.
+    If the path names it as agent@revision, repeating the request changes nothing. Only for keys of every session of
+    every tenant.
     """
     return await _agents(call).roll_back(call.path["agent"])
 
@@ -380,7 +380,7 @@ BUDGETS_PAGE = 50
 
 
 class BudgetQuery(OfTenant, kw_only=True):
-    """Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names.
+    """The budgets of a ``name`` (a session, tenant, user or agent); without it, the budgets for all names.
 
     ``tenant`` is the tenant of a user, for keys of every tenant.
     """
@@ -389,7 +389,7 @@ class BudgetQuery(OfTenant, kw_only=True):
 
 
 class SetBudgets(Given):
-    """All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again."""
+    """All budgets of a name. An empty list means no budget; with null, those for all names or the App's apply again."""
 
     budgets: list[Budget] | None
 
@@ -401,7 +401,7 @@ class BudgetList(Struct):
 
 
 class BudgetsQuery(OfTenant, kw_only=True):
-    """Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before."""
+    """Which budgets: of one ``scope`` or of all, and of a ``tenant``. ``cursor`` is that of the previous page."""
 
     scope: BudgetScope | None = None
     cursor: Annotated[str, Meta(max_length=40)] | None = None

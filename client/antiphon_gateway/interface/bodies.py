@@ -62,13 +62,13 @@ class OfTenant(Struct, kw_only=True):
 
 
 class PageQuery(OfTenant, kw_only=True):
-    """How many to list at most, perhaps of one tenant."""
+    """The most entries to list, optionally of one tenant."""
 
     limit: PageSize = 50
 
 
 class WaitingPage(Struct):
-    """Turns that wait for decisions, the one that waits longest first."""
+    """Turns that wait for decisions, the longest wait first."""
 
     turns: list[SuspendedTurn]
 
@@ -140,8 +140,8 @@ class NewSession(Struct):
 class SessionView(Struct):
     """A session at the moment of reading. ``messages`` is the length of its history.
 
-    ``state`` is ``idle``, ``busy`` or ``closed``. ``running`` is the turn that runs, ``waiting`` are those behind it,
-    ``delayed`` those that are not due yet, and ``failed`` the last ones that failed. Times are in ms since 1970.
+    ``state`` is ``idle``, ``busy`` or ``closed``. ``running`` is the running turn, ``waiting`` are the turns after it,
+    ``delayed`` those not due yet, and ``failed`` those that failed last. Times are in ms since 1970.
     """
 
     session_id: str
@@ -181,7 +181,7 @@ SearchQuery = msgspec.defstruct("SearchQuery", [("text", str), *json_fields(SEAR
 
 
 class HistoryQuery(Struct, kw_only=True):
-    """A slice of the history: negative numbers count from its end. At most 1,000 messages come at once.
+    """A slice of the history: negative numbers count from its end. At most 1,000 messages are returned.
 
     ``pending`` adds the input of turns that have not ended, ``failed`` the turns that left nothing.
     """
@@ -206,7 +206,7 @@ class AddMessages(Given):
 
 
 class Rewind(Given):
-    """``to`` is the id of the message that is to be the last one."""
+    """``to`` is the id of the message that becomes the last one."""
 
     to: str
 
@@ -222,7 +222,7 @@ class Changes(Given):
 class Fork(Given):
     """``session_id`` is the new session's, ``at`` the id of the last message to copy; without it all are copied.
 
-    ``at`` may also be ``<turn>#<n>``: then the last one is that of the turn's n-th model call, with its tool results.
+    ``at`` may also be ``<turn>#<n>``: the copy then ends with the turn's n-th model call and its tool results.
     """
 
     session_id: str | None = None
@@ -230,14 +230,14 @@ class Fork(Given):
 
 
 class Cancel(Given):
-    """``keep`` is what stays in the history: all that was said, the finished steps, or nothing."""
+    """``keep`` is what stays in the history: all output so far, the finished steps, or nothing."""
 
     reason: str = "cancelled by the client"
     keep: Literal["partial", "steps", "nothing"] | None = None
 
 
 class Cancelled(Struct):
-    """``cancelled``; ``requested`` if a worker ends it now; the status of a turn that had ended; null: no turn."""
+    """``cancelled``; ``requested`` if a worker is ending it; the status of a turn that had ended; null: no turn."""
 
     outcome: str | None
 
@@ -286,10 +286,10 @@ class TurnResult(Struct, omit_defaults=True):
 
 
 class ManyQuery(Struct, kw_only=True):
-    """``sessions`` is a JSON list of up to 100 ids. Without it, the ends of all turns come that the key may read.
+    """``sessions`` is a JSON list of up to 100 ids. Without it, the ends of all readable turns are sent.
 
     ``after`` is the id of the last message seen, 0 for all that is kept. ``types`` are separated by commas. ``tenant``
-    is for keys of every tenant. The header ``Last-Event-ID`` goes before ``after``.
+    is for keys of every tenant. The header ``Last-Event-ID`` takes precedence over ``after``.
     """
 
     sessions: Annotated[str, Meta(max_length=30_000)] | None = None
@@ -301,7 +301,7 @@ class ManyQuery(Struct, kw_only=True):
 class EventsQuery(Struct, kw_only=True):
     """``after`` is the ``seq`` of the last event seen, 0 for all that are kept. ``types`` are separated by commas.
 
-    The header ``Last-Event-ID``, which a browser sends by itself, goes before ``after``.
+    The header ``Last-Event-ID``, which a browser sends by itself, takes precedence over ``after``.
     """
 
     after: Annotated[int, Meta(ge=0)] | None = None
@@ -309,7 +309,7 @@ class EventsQuery(Struct, kw_only=True):
 
 
 class MakeToken(Given):
-    """A token for the stream of this session: how many seconds it holds, and perhaps the only types of events."""
+    """A token for the stream of this session: how many seconds it is valid, and optionally the only types of events."""
 
     seconds: Annotated[float, Meta(gt=0, le=86400)] = 600
     types: list[str] | None = None

@@ -29,8 +29,8 @@ from antiphon_gateway.problems import Refused
 async def session_events(call: Call[EventsQuery, None]) -> Response:
     """Follow a session: its events after a cursor, each once and in order, without end
 
-    Without a cursor only new events come. The id of each message is the event's `seq`. A comment comes after 15
-    seconds of silence. After a message of the type `end` do not come back; its data has the `code` of an error.
+    Without a cursor only new events come. The id of each message is the event's `seq`. A comment is sent after
+    15 seconds of silence. After a message of the type `end`, do not reconnect; its data has the `code` of an error.
     """
     found = call.client.subscribe(call.path["session"], _cursor(call), tenant=call.caller.tenant)
     await _start(call, found)
@@ -125,8 +125,8 @@ async def many_events(call: Call[ManyQuery, None]) -> Response:
 
     The ends are the events `turn_finished`, `turn_failed`, `turn_cancelled` and `turn_suspended` of all sessions that
     the key may read. With `sessions`, each event of each of them comes once and in the session's order. The id of a
-    message is the place of the whole stream: a reader that comes back with it, and with the same `sessions`, goes on
-    there. Without a place only new events come.
+    message is the position in the whole stream: a reader that reconnects with it, and with the same `sessions`,
+    continues there. Without a position, only new events are sent.
     """
     after = last_event_id(call) or call.query.after
     if call.query.sessions is None:

@@ -74,7 +74,7 @@ async def list_files(call: Call[None, None]) -> FileList:
 async def read_file(call: Call[None, None]) -> Response:
     """Read the content of a stored file
 
-    It comes as an attachment, so that a browser opens no page in it.
+    It is sent as an attachment, so that browsers do not open it as a page.
     """
     found = await session_of(call).read_file(call.path["file"])
     await call.check_life()

@@ -28,7 +28,7 @@ class SendEvent(Given):
 
 
 class EventSent(Struct, omit_defaults=True):
-    """How many turns an event has reached. It is kept for a day for those that will wait for it.
+    """How many turns an event has reached. It is kept for a day, for turns that wait for it later.
 
     ``challenge`` answers Slack when it checks the address: no event is sent then.
     """

@@ -67,7 +67,7 @@ async def submit_turn(call: Call[None, Any]) -> Answer[Submitted]:
 async def edit_message(call: Call[None, Any]) -> Answer[Submitted]:
     """Replace a message of the user's, and answer the new one
 
-    What came after it goes when the answer is there.
+    The messages after it are removed when the answer is complete.
     """
     options = _options(call, "revision")
     params = options.pop("params", {})
@@ -146,7 +146,7 @@ class Rate(Struct, kw_only=True, forbid_unknown_fields=True):
 async def rate_turn(call: Call[None, Rate]) -> None:
     """Give feedback about a turn
 
-    It takes the place of earlier feedback, and has the authenticated caller as `by`.
+    It replaces earlier feedback, and has the authenticated caller as `by`.
     """
     await (await call.turn()).feedback(call.body.score, call.body.note, by=call.caller.name)
 
@@ -155,7 +155,7 @@ async def rate_turn(call: Call[None, Rate]) -> None:
 async def record_turn(call: Call[None, None]) -> Recording:
     """Read an ended turn as a recording, to replay it in a test
 
-    It has the session's own system prompt and variables, which nothing else shows over HTTP.
+    It contains the session's own system prompt and variables, which no other operation returns.
     """
     return await (await call.turn()).recording()
 
@@ -164,7 +164,7 @@ async def record_turn(call: Call[None, None]) -> Recording:
 async def list_requests(call: Call[None, None]) -> list[KeptRequest]:
     """Read what the models received in a turn, if its App keeps that
 
-    It has the system prompt of the agent, which nothing else shows over HTTP.
+    The requests contain the system prompt of the agent, which no other operation returns.
     """
     return await (await call.turn()).requests()
 
@@ -199,7 +199,7 @@ async def list_variants(call: Call[None, None]) -> list[VariantRun]:
 
 
 class FeedbackQuery(Struct, kw_only=True):
-    """Of which ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn.
+    """The turns' ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn.
 
     ``tenant`` is for keys of every tenant.
     """
@@ -342,7 +342,7 @@ async def list_failed(call: Call[Any, None]) -> FailedPage:
 async def requeue_failed(call: Call[None, Any]) -> Requeued:
     """Run failed turns again: these, or all that a filter selects, at most 1,000
 
-    Sent twice, it runs them once: a turn that no longer is failed is refused.
+    If the request is repeated, the turns run once: a turn that is no longer failed is refused.
     """
     given = call.body
     if given.turns is not None and any(getattr(given, name) is not None for name in FILTERS):
