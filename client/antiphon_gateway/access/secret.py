@@ -28,7 +28,7 @@ class SharedSecret:
         self._read_at = -AGAIN_SECONDS
 
     async def learn(self) -> None:
-        """Read the secret if it is unknown or was read long ago. Raises ``StoreError`` if it stays unknown."""
+        """Read the secret if it is unknown or ``AGAIN_SECONDS`` old. Raises ``StoreError`` if it stays unknown."""
         now = time.monotonic()
         if self._own or now - self._read_at < AGAIN_SECONDS:
             return
