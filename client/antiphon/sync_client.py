@@ -695,8 +695,8 @@ class Client(Synchronous[AsyncClient]):
 class Agents(Synchronous[AsyncAgents]):
     """The agents that workers have, by name and revision, and which revisions sessions take at their next turns.
 
-    A promotion decides for turns that have not begun, in all workers at once, without a restart. With several cells, it
-    is written to one after the other: if it fails, repeat it.
+    A promotion applies to turns that have not begun, in all workers at once, without a restart. With several cells,
+    it is written to one after the other: if it fails, repeat it.
 
     >>> from antiphon import Client
     >>> client = Client("redis://localhost:6379/0")
@@ -715,11 +715,11 @@ class Agents(Synchronous[AsyncAgents]):
         since: int | datetime = 0,
         conversation: bool = False,
     ) -> Iterator[RatedTurn]:
-        """Iterate over the turns with feedback, the last feedback first, as long as the turns are kept.
+        """Iterate over the turns with feedback, latest feedback first, as long as the turns are kept.
 
-        They may be those of one ``agent``, of a ``tenant``, and ``since`` a time (ms since 1970, or a datetime with a
-        time zone). With ``conversation``, each has the messages of its session before it. Raises ``UsageError`` and
-        ``StoreError``.
+        Filter them by ``agent``, ``tenant`` and the time of the feedback: ``since`` is in ms since 1970, or a
+        datetime with a time zone. With ``conversation``, each turn has the preceding messages of its session. Raises
+        ``UsageError`` and ``StoreError``.
 
         >>> [one.feedback.score for one in client.agents().feedback("support")]
         []
@@ -730,7 +730,7 @@ class Agents(Synchronous[AsyncAgents]):
         )
 
     def promotions(self) -> dict[str, Promotion]:
-        """Return which revisions sessions take, by agent, for those of which that was decided. Raises ``StoreError``.
+        """Return the revisions that sessions take, by agent, for agents with a promotion. Raises ``StoreError``.
 
         >>> client.agents().promotions()
         {}
@@ -745,15 +745,16 @@ class Agents(Synchronous[AsyncAgents]):
         tenant: str | None = None,
         session: str | None = None,
     ) -> Promotion:
-        """Let the next turn of all sessions take a revision: of a ``share`` of them, a tenant or a single session.
+        """Let the next turns of all sessions take a revision, or those of a ``share``, a tenant or one session.
 
         ``revision`` is ``"agent@revision"`` or ``"agent@label"``, of a worker that is running. A ``share`` is above 0
-        and up to 1, and takes sessions by a hash of their ids; the other sessions take the revision that was promoted
-        to all, or if none was, the only other one that workers have. Pinned sessions stay on theirs, unless
-        ``session`` names them. Turns that have begun stay on theirs. A session whose turn begins on another revision
-        than its last one has the event ``agent_changed``.
+        and up to 1, and selects sessions by a hash of their ids; the other sessions take the revision that was
+        promoted to all, or if none was, the only other one that workers have. Pinned sessions stay on theirs, unless
+        ``session`` names them. Turns that have begun stay on theirs. If a turn begins on another revision than the
+        session's last one, the session gets the event ``agent_changed``.
 
-        Returns what sessions take from now on. Raises ``UsageError`` and ``StoreError``; repeating it changes nothing.
+        Returns the promotion that applies from now on. Raises ``UsageError`` and ``StoreError``; repeating it changes
+        nothing.
 
         >>> client.agents().promote("support@2f1c07d9be52", share=0.05)  # doctest: +SKIP
         Promotion(revision='8bee1897a458', canary='2f1c07d9be52', share=0.05, ...)
@@ -761,9 +762,9 @@ class Agents(Synchronous[AsyncAgents]):
         return call(self._async.promote(revision, share=share, tenant=tenant, session=session))
 
     def pause(self, agent: str) -> Promotion:
-        """Let no further session take the revision that is promoted to a share; those whose last turn ran on it stay.
+        """Let no more sessions take the revision promoted to a share; those whose last turn ran on it stay.
 
-        ``promote`` continues. Raises ``UsageError`` without such a revision, and ``StoreError``.
+        ``promote`` continues. Raises ``UsageError`` if there is no such revision, and ``StoreError``.
 
         >>> client.agents().pause("support")
         Traceback (most recent call last):
@@ -774,10 +775,11 @@ class Agents(Synchronous[AsyncAgents]):
     def roll_back(self, agent: str) -> Promotion:
         """Withdraw the revision that is promoted to a share, or else the last one that was promoted to all sessions.
 
-        Their next turns take the revision before it, also of pinned sessions, and of tenants and sessions to which it
-        was promoted. A call after one that has failed with several cells completes that one. With the revision to
-        withdraw, as ``"agent@revision"`` or ``"agent@label"``, repeating it changes nothing. Raises ``UsageError`` if
-        no other revision was promoted before, or if another one was promoted last, and ``StoreError``.
+        Their next turns take the previous revision, including pinned sessions, and the tenants and sessions that it
+        was promoted to. With several cells, a call after a failed one completes it. If ``agent`` names the revision
+        to withdraw, as ``"agent@revision"`` or ``"agent@label"``, repeating the call changes nothing. Raises
+        ``UsageError`` if no other revision was promoted before, or if another one was promoted last, and
+        ``StoreError``.
 
         >>> client.agents().roll_back("support")
         Traceback (most recent call last):
@@ -786,7 +788,7 @@ class Agents(Synchronous[AsyncAgents]):
         return call(self._async.roll_back(agent))
 
     def reset(self, agent: str) -> None:
-        """Forget all promotions of an agent: its turns take the revision of the worker that claims them again.
+        """Remove all promotions of an agent: its turns again take the revision of the worker that claims them.
 
         >>> client.agents().reset("support")
         """
@@ -794,7 +796,7 @@ class Agents(Synchronous[AsyncAgents]):
 
 
 class Facts(Synchronous[AsyncFacts]):
-    """What a memory knows of a tenant, of an agent's users, or from one session. Iterate over it to list it.
+    """The facts of a memory about a tenant, about an agent's users, or from one session. Iterate to list them.
 
     >>> from antiphon import Client
     >>> client = Client("redis://localhost:6379/0")
@@ -816,7 +818,7 @@ class Facts(Synchronous[AsyncFacts]):
         return call(self._async.add(text))
 
     def edit(self, fact_id: str, text: str) -> Fact:
-        """Let a fact read differently. No turn that had been said before changes it again.
+        """Change the text of a fact. Turns from before the edit do not change it again.
 
         Raises ``NotFound``, ``UsageError`` and ``StoreError``, which is ``CorruptRecord`` if the fact cannot be read.
 
@@ -826,9 +828,9 @@ class Facts(Synchronous[AsyncFacts]):
         return call(self._async.edit(fact_id, text))
 
     def delete(self, fact_id: str) -> None:
-        """Delete a fact. The turns that said it are not distilled again. Raises ``NotFound`` and ``StoreError``.
+        """Delete a fact. It is not extracted again from the same turns. Raises ``NotFound`` and ``StoreError``.
 
-        One that cannot be read does not tell its turns: it leaves nothing.
+        This is not ensured for an unreadable fact, because its turns are unknown.
 
         >>> facts.delete(nuts.id)
         """
@@ -836,7 +838,7 @@ class Facts(Synchronous[AsyncFacts]):
 
 
 class Budgets(Synchronous[AsyncBudgets]):
-    """The budgets of a session, a tenant, a user or an agent by its name, or with None of all names.
+    """The budgets of one session, tenant, user or agent by its name, or those of all names if it is None.
 
     >>> from antiphon import Client
     >>> from antiphon.model import Budget
@@ -850,17 +852,17 @@ class Budgets(Synchronous[AsyncBudgets]):
     def set(self, budgets: Iterable[Budget] | None) -> None:
         """Set all budgets of this name.
 
-        They take the place of those that an App declares and of those for all names; an empty list is no budget, and
-        with None the others hold again. Workers notice within five seconds that a scope has its first budget; later
-        changes hold from the next model call on, and suspended turns ask again at once. What was used before a change
-        counts. Raises ``UsageError`` and ``StoreError``; if it fails, repeat it.
+        They replace those that an App declares and those for all names. An empty list means no budget; None makes the
+        others apply again. Workers notice the first budget of a scope within five seconds; later changes apply from
+        the next model call on, and suspended turns check again at once. Usage before a change counts. Raises
+        ``UsageError`` and ``StoreError``; if it fails, repeat it.
 
         >>> client.budgets("user", "alice", tenant="acme").set([Budget(tokens=100_000, per="month")])
         """
         call(self._async.set(budgets))
 
     def read(self) -> list[BudgetState]:
-        """Read the stored budgets that hold for this name, and how much of them is used. Raises ``StoreError``.
+        """Read the stored budgets that apply to this name, and how much of them is used. Raises ``StoreError``.
 
         >>> client.budgets("user", "bob").read()
         []
@@ -868,11 +870,11 @@ class Budgets(Synchronous[AsyncBudgets]):
         return call(self._async.read())
 
     def page(self, *, tenant: str | None = None, cursor: str | None = None) -> BudgetPage:
-        """Read a page of all stored budgets of this scope: of each name, and of all names (``name`` is None).
+        """Read a page of the scope's stored budgets: those of each name, and those of all names (``name`` is None).
 
-        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, sorted; the pages are in
-        no order. A name may be repeated while budgets change. Budgets that an App declares are not listed. Raises
-        ``UsageError`` for a ``cursor`` that no page had, and ``StoreError``.
+        ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, sorted within the page
+        only. A name may be repeated while budgets change. Budgets that an App declares are not listed. Raises
+        ``UsageError`` for an invalid ``cursor``, and ``StoreError``.
 
         >>> page = client.budgets("tenant", None).page()
         >>> [(one.name, one.state.budget.limit) for one in page.budgets]
@@ -882,7 +884,7 @@ class Budgets(Synchronous[AsyncBudgets]):
 
 
 class Schedules(Synchronous[AsyncSchedules]):
-    """The schedules of a session, or of all sessions, perhaps of one tenant.
+    """The schedules of a session or of all sessions, optionally of one tenant.
 
     >>> from antiphon import Agent, Client
     >>> client = Client("redis://localhost:6379/0")
@@ -925,17 +927,18 @@ class Schedules(Synchronous[AsyncSchedules]):
     ) -> None:
         """Submit a turn at an interval, at the times of a cron expression in a time zone, or for each event.
 
-        With ``on``, an event of this name that no turn waits for when it is sent (``client.send_event``) submits one
-        turn: ``"github:push"``, or ``"github:*"`` for all names that begin so. The event must be sent to the schedule's
-        tenant. A last message of the turn has it as JSON: ``{"event": name, "data": …}``.
+        With ``on``, each event of this name submits one turn if no turn waits for it when it is sent
+        (``client.send_event``): ``"github:push"``, or ``"github:*"`` for all names with this beginning. The event
+        must be sent to the schedule's tenant. The last message of the turn contains it as JSON:
+        ``{"event": name, "data": …}``.
 
-        A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
-        replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
+        A ``name`` of letters, digits, ``_``, ``.`` and ``-`` identifies one schedule of the session; setting it again
+        replaces it. Each due time submits one turn. After a period without workers, one turn is submitted for all the
         times that were missed. Options as in ``submit``, without ``key``, ``retry_failed``, ``delay``, ``if_busy``,
         ``cursor`` and ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins
-        anew with the next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron
-        text without the package ``cronsim``, ``WrongTenant``, ``LimitReached`` if the tenant has too many schedules,
-        and ``StoreError``: setting it again then does no harm.
+        again with the next turn. Raises ``UsageError`` if a time cannot be read, ``MissingPackage`` for cron text
+        without the package ``cronsim``, ``WrongTenant``, ``LimitReached`` if the tenant has too many schedules, and
+        ``StoreError``, after which it can safely be set again.
 
         >>> schedules.set("hourly", "Any news?", agent="assistant", every=3600)
         """
@@ -981,7 +984,7 @@ class Schedules(Synchronous[AsyncSchedules]):
         call(self._async.pause(name))
 
     def resume(self, name: str) -> None:
-        """Submit turns again, from the next time on. Raises ``NotFound``.
+        """Submit turns again, from the next due time on. Raises ``NotFound``.
 
         >>> schedules.resume("daily")
         """
@@ -999,7 +1002,7 @@ class Schedules(Synchronous[AsyncSchedules]):
 
 
 class Webhooks(Synchronous[AsyncWebhooks]):
-    """The webhooks of a deployment, perhaps of one tenant.
+    """The webhooks of a deployment, or of one tenant.
 
     >>> from antiphon import Client
     >>> client = Client("redis://localhost:6379/0")
@@ -1021,13 +1024,13 @@ class Webhooks(Synchronous[AsyncWebhooks]):
     ) -> str:
         """Set a webhook: a URL that receives completion events from now on. Returns its secrets.
 
-        Workers send each event by POST, signed as standardwebhooks.com says, and again until the receiver answers with
-        a status from 200 to 299, for a day. ``types`` and ``agent`` select as in ``subscribe_all``. ``secret`` is
-        ``whsec_`` and 24 to 64 bytes as base64; several secrets each sign, while one replaces another. Without it the
-        webhook keeps its own, and a new one gets one. ``private`` allows ``http://`` and addresses that are not public,
-        for a receiver in your own network. Raises ``UsageError``, ``LimitReached`` beyond 100 webhooks,
-        ``WrongTenant``, ``KeyMissing`` without ``secret`` if its own is sealed with a key that is not here, and
-        ``StoreError``: setting it again then does no harm.
+        Workers send each event by POST, signed as standardwebhooks.com describes, and repeat it for a day until the
+        endpoint answers with a status from 200 to 299. ``types`` and ``agent`` select as in ``subscribe_all``.
+        ``secret`` is ``whsec_`` and 24 to 64 bytes as base64; with several secrets, each of them signs, so that one
+        can replace another. Without ``secret``, the webhook keeps its own, and a new webhook gets one. ``private``
+        allows ``http://`` and addresses that are not public, for an endpoint in your own network. Raises
+        ``UsageError``, ``LimitReached`` beyond 100 webhooks, ``WrongTenant``, ``KeyMissing`` without ``secret`` if
+        its own is encrypted with a key that is not here, and ``StoreError``, after which it can safely be set again.
 
         >>> secret = webhooks.set("ops", "http://ops.internal/hooks", types=["turn_failed"], private=True)
         >>> secret.startswith("whsec_")

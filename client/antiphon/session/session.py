@@ -66,12 +66,12 @@ class Session(Synchronous[AsyncSession]):
         """Store a file in the session, and return it for use in messages: an ``Image``, or a ``File``.
 
         ``file`` is the content as bytes, a path, or a ``File`` or ``Image``. One with a ``url`` or the provider's
-        ``file_id`` stays a reference. With a name, which a path brings, ``files`` lists it. The name also determines
+        ``file_id`` stays a reference. With a name (a path includes one), ``files`` lists it. The name also determines
         the media type, unless that is given.
 
-        A content is stored once, however often it is added or used, and is deleted with the session. Messages, events
-        and requests of turns have only its id, so that large files belong here; large contents of messages are stored
-        by themselves. Repeat the call after a crash: it continues. Raises ``UsageError``, ``LimitReached`` for a file
+        Content is stored once, however often it is added or used, and is deleted with the session. Messages, events
+        and requests of turns contain only its id, so add large files here; large contents of messages are stored
+        automatically. After a crash, repeat the call to continue. Raises ``UsageError``, ``LimitReached`` for a file
         that is too large, ``OSError`` for a path that cannot be read, and ``StoreError``.
 
         >>> photo = session.add_file(b"PNG", name="photo.png")
@@ -90,12 +90,12 @@ class Session(Synchronous[AsyncSession]):
         Store a file in the session, and return it for use in messages: an ``Image``, or a ``File``.
 
         ``file`` is the content as bytes, a path, or a ``File`` or ``Image``. One with a ``url`` or the provider's
-        ``file_id`` stays a reference. With a name, which a path brings, ``files`` lists it. The name also determines
+        ``file_id`` stays a reference. With a name (a path includes one), ``files`` lists it. The name also determines
         the media type, unless that is given.
 
-        A content is stored once, however often it is added or used, and is deleted with the session. Messages, events
-        and requests of turns have only its id, so that large files belong here; large contents of messages are stored
-        by themselves. Repeat the call after a crash: it continues. Raises ``UsageError``, ``LimitReached`` for a file
+        Content is stored once, however often it is added or used, and is deleted with the session. Messages, events
+        and requests of turns contain only its id, so add large files here; large contents of messages are stored
+        automatically. After a crash, repeat the call to continue. Raises ``UsageError``, ``LimitReached`` for a file
         that is too large, ``OSError`` for a path that cannot be read, and ``StoreError``.
         """
         return await self._async.add_file(file, name=name, media_type=media_type)
@@ -138,7 +138,7 @@ class Session(Synchronous[AsyncSession]):
         return await self._async.stored_files()
 
     def load_files(self, messages: Sequence[Message]) -> list[Message]:
-        """Return copies of messages of the session in which stored files have their contents, as a model receives them.
+        """Return copies of the session's messages with the contents of stored files, as a model receives them.
 
         A file that was removed becomes a text. Raises ``StoreError``.
 
@@ -152,7 +152,7 @@ class Session(Synchronous[AsyncSession]):
     async def load_files_async(self, messages: Sequence[Message]) -> list[Message]:
         """``load_files``, awaited.
 
-        Return copies of messages of the session in which stored files have their contents, as a model receives them.
+        Return copies of the session's messages with the contents of stored files, as a model receives them.
 
         A file that was removed becomes a text. Raises ``StoreError``.
         """
@@ -234,7 +234,7 @@ class Session(Synchronous[AsyncSession]):
     def recording(self) -> SessionRecording:
         """Return the ended turns that are still kept as a recording: see ``antiphon.testing.replay``.
 
-        It contains what users, models and tools have said. Raises ``UsageError`` if there are none, ``WrongTenant`` and
+        It contains the texts of users, models and tools. Raises ``UsageError`` if there are none, ``WrongTenant`` and
         ``StoreError``.
 
         >>> [turn.input[0].text for turn in session.recording().turns]
@@ -247,7 +247,7 @@ class Session(Synchronous[AsyncSession]):
 
         Return the ended turns that are still kept as a recording: see ``antiphon.testing.replay``.
 
-        It contains what users, models and tools have said. Raises ``UsageError`` if there are none, ``WrongTenant`` and
+        It contains the texts of users, models and tools. Raises ``UsageError`` if there are none, ``WrongTenant`` and
         ``StoreError``.
         """
         return await self._async.recording()
@@ -298,11 +298,12 @@ class Session(Synchronous[AsyncSession]):
         unchanged.
 
         ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent`` or its name) runs only this turn.
-        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires, the
-        turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises ``SessionBusy`` if
-        the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and ``priority`` place it
-        among the turns of the workers, and ``user`` the one that it is of. ``instructions`` are its system prompt.
-        Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its price. Other keywords go to the model.
+        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires,
+        the turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises
+        ``SessionBusy`` if the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and
+        ``priority`` determine its place among the workers' turns, and ``user`` names whose turn it is.
+        ``instructions`` are its system prompt. Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its
+        price. Other keywords go to the model.
 
         With a ``schema`` (a pydantic model, a msgspec struct, a dataclass, a TypedDict, a type of these, or a JSON
         schema) the answer is structured output: ``response.output`` is a value of that type. An answer that does not
@@ -368,11 +369,12 @@ class Session(Synchronous[AsyncSession]):
         unchanged.
 
         ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent`` or its name) runs only this turn.
-        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires, the
-        turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises ``SessionBusy`` if
-        the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and ``priority`` place it
-        among the turns of the workers, and ``user`` the one that it is of. ``instructions`` are its system prompt.
-        Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its price. Other keywords go to the model.
+        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires,
+        the turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises
+        ``SessionBusy`` if the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and
+        ``priority`` determine its place among the workers' turns, and ``user`` names whose turn it is.
+        ``instructions`` are its system prompt. Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its
+        price. Other keywords go to the model.
 
         With a ``schema`` (a pydantic model, a msgspec struct, a dataclass, a TypedDict, a type of these, or a JSON
         schema) the answer is structured output: ``response.output`` is a value of that type. An answer that does not
@@ -728,9 +730,9 @@ class Session(Synchronous[AsyncSession]):
     def turn(self, turn_id: str) -> Turn:
         """Return a turn of this session by its id, for example one that waits for a decision.
 
-        Without workers, this session's agent takes up a turn that another process suspended and saved (``store=``). Do
-        so in one process only: each one asks all decisions again, and runs what was approved. Raises ``TurnNotFound``
-        if the session does not have this turn; without workers also if the turn has ended.
+        Without workers, this session's agent continues a turn that another process suspended and saved (``store=``).
+        Do this in one process only: each process asks for all decisions again, and runs the approved calls. Raises
+        ``TurnNotFound`` if the session does not have this turn; without workers also if the turn has ended.
 
         >>> turn = session.submit("Remind me", delay=3600)
         >>> session.turn(turn.id).cancel()
@@ -743,9 +745,9 @@ class Session(Synchronous[AsyncSession]):
 
         Return a turn of this session by its id, for example one that waits for a decision.
 
-        Without workers, this session's agent takes up a turn that another process suspended and saved (``store=``). Do
-        so in one process only: each one asks all decisions again, and runs what was approved. Raises ``TurnNotFound``
-        if the session does not have this turn; without workers also if the turn has ended.
+        Without workers, this session's agent continues a turn that another process suspended and saved (``store=``).
+        Do this in one process only: each process asks for all decisions again, and runs the approved calls. Raises
+        ``TurnNotFound`` if the session does not have this turn; without workers also if the turn has ended.
         """
         return await self._async.turn(turn_id)
 
@@ -979,8 +981,8 @@ class Session(Synchronous[AsyncSession]):
     def send_event(self, name: str, data: Any = None, *, key: str | None = None) -> int:
         """Send an event to the turns that wait for it (``context.wait_for_event``), as ``Client.send_event`` does.
 
-        It reaches the turns of all sessions that have the tenant of this one, or none if this one has none. Without
-        Redis these are the sessions of this process. Returns how many turns it has reached.
+        It reaches the turns of all sessions of this session's tenant, or of all without a tenant if it has none.
+        Without Redis these are the sessions of this process. Returns how many turns it has reached.
 
         >>> session.send_event("payment:4711", {"amount": 30})
         0
@@ -992,8 +994,8 @@ class Session(Synchronous[AsyncSession]):
 
         Send an event to the turns that wait for it (``context.wait_for_event``), as ``Client.send_event`` does.
 
-        It reaches the turns of all sessions that have the tenant of this one, or none if this one has none. Without
-        Redis these are the sessions of this process. Returns how many turns it has reached.
+        It reaches the turns of all sessions of this session's tenant, or of all without a tenant if it has none.
+        Without Redis these are the sessions of this process. Returns how many turns it has reached.
         """
         return await self._async.send_event(name, data, key=key)
 
@@ -1327,7 +1329,7 @@ class Session(Synchronous[AsyncSession]):
 
     @property
     def usage(self) -> Usage:
-        """The tokens of all turns of the session that have ended, and their cost; also of turns that failed.
+        """The tokens and cost of all turns of the session that have ended, including failed ones.
 
         >>> session.usage.tokens > 0, session.usage.cost
         (True, None)
@@ -1337,12 +1339,12 @@ class Session(Synchronous[AsyncSession]):
     async def usage_async(self) -> Usage:
         """``usage``, awaited.
 
-        The tokens of all turns of the session that have ended, and their cost; also of turns that failed.
+        The tokens and cost of all turns of the session that have ended, including failed ones.
         """
         return await self._async.usage()
 
     def title_usage(self) -> Usage:
-        """What a model used to name the session, for ``App(titles=…)``. ``usage`` does not contain it.
+        """The tokens and cost of naming the session, for ``App(titles=…)``. ``usage`` does not include them.
 
         >>> session.title_usage().tokens
         0
@@ -1352,7 +1354,7 @@ class Session(Synchronous[AsyncSession]):
     async def title_usage_async(self) -> Usage:
         """``title_usage``, awaited.
 
-        What a model used to name the session, for ``App(titles=…)``. ``usage`` does not contain it.
+        The tokens and cost of naming the session, for ``App(titles=…)``. ``usage`` does not include them.
         """
         return await self._async.title_usage()
 

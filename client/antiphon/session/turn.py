@@ -51,9 +51,9 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return self._async.session_id
 
     def step_id(self, step: int) -> str:
-        """The id of a finished step, for ``Session.fork`` and ``rewind``: of the model call ``step``, from 1.
+        """Return the id of a finished step, for ``Session.fork`` and ``rewind``. ``step`` counts model calls from 1.
 
-        The step includes the results of its tool calls. Raises ``UsageError`` if it is not a number from 1.
+        The step includes the results of its tool calls. Raises ``UsageError`` if ``step`` is not a number from 1.
 
         >>> turn.step_id(1) == f"{turn.id}#1"
         True
@@ -70,7 +70,7 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return call(self._async.status())
 
     def info(self) -> TurnInfo:
-        """The turn as it is now: its input, agent, metadata, key, times, attempt, error, usage and what it has said.
+        """Return the turn as it is now: its input, agent, metadata, key, times, attempt, error, usage and messages.
 
         Raises ``TurnNotFound`` a week after its end.
 
@@ -82,7 +82,7 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return call(self._async.info())
 
     def tree(self) -> TurnTree:
-        """The turn as it is now with its child turns, and theirs: their states, times and usage.
+        """Return the turn as it is now, with its child turns and theirs: their states, times and usage.
 
         Raises ``TurnNotFound`` and ``TurnDeleted``.
 
@@ -94,9 +94,9 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return call(self._async.tree())
 
     def runs(self) -> list[TurnRun]:
-        """The runs of the turn, the first one first: a failed turn that is requeued has a further one.
+        """Return the runs of the turn, oldest first: requeueing a failed turn adds one.
 
-        Of more than 21 runs the last 21. Raises ``TurnNotFound`` a week after the turn's end.
+        Only the last 21 runs are returned. Raises ``TurnNotFound`` a week after the turn's end.
 
         >>> response = turn.result(timeout=10)
         >>> [(run.run, run.status, run.error) for run in turn.runs()]
@@ -107,10 +107,11 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
     def result(self, timeout: float | timedelta | None = None) -> Response:
         """Wait for the turn to end and return its response.
 
-        Raises the errors of ``Session.run`` if the turn failed (``ProviderRejected``, ``UnknownAgent``, ``TurnFailed``,
-        …) or was cancelled (``TurnCancelled``); all are ``AgentError``. Raises ``ResultTimeout`` after ``timeout``
-        seconds; the turn keeps running, so call again to wait longer. Without ``timeout`` it raises ``UsageError`` in a
-        tool of a turn that this turn waits for. The response of a turn that steers another one is that one's.
+        Raises the errors of ``Session.run`` if the turn failed (``ProviderRejected``, ``UnknownAgent``,
+        ``TurnFailed``, …) or was cancelled (``TurnCancelled``); all are ``AgentError``. Raises ``ResultTimeout``
+        after ``timeout`` seconds; the turn keeps running, so call again to wait longer. Without ``timeout`` it raises
+        ``UsageError`` in a tool of a turn that this turn waits for. A turn that steers another turn has the response
+        of that turn.
 
         >>> turn.result(timeout=10).text
         'You said: Hello'
@@ -134,20 +135,20 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return iterate(self._async.stream(after, heartbeat=heartbeat), instead="AsyncTurn.stream")
 
     def cancel(self, reason: str = "cancelled by the client", *, keep: Keep = "steps") -> str:
-        """Cancel the turn. ``keep`` is what stays of it in the history (``Session.cancel`` keeps ``"partial"``).
+        """Cancel the turn. ``keep`` sets what stays in the history (``Session.cancel`` keeps ``"partial"``).
 
         - ``"steps"``: the input and the finished steps, or nothing if no step is finished.
-        - ``"partial"``: the input and all that was said, including the beginning of an answer. The last message is
-          marked ``interrupted``. A tool call that has not returned gets a result that says so.
+        - ``"partial"``: the input and all output, including a partial answer. The last message is
+          marked ``interrupted``. A tool call that has not returned gets a result that states this.
         - ``"nothing"``: nothing.
 
-        A turn that has not begun leaves nothing, whatever ``keep`` says. What a turn has said and what its tools did
-        can be read from the turn (``info``) for a week. If tools ran and the history does not say so, the model is told
-        in the session's next turn.
+        A turn that has not begun leaves nothing, whatever ``keep`` is. A turn's output and tool results can be read
+        from the turn (``info``) for a week. If tools ran and the history does not show it, the session's next turn
+        reports it to the model.
 
         Returns ``cancelled``, ``requested`` (a worker runs the turn and will end it), or the status of a turn that
-        has ended. If the worker dies before it ends the turn, another one does, and keeps the same; the beginning of an
-        answer that the dead one was writing is lost then.
+        has ended. If the worker dies before it ends the turn, another one does, and keeps the same; the partial
+        answer that the dead worker was writing is lost.
 
         >>> later = client.submit("user-456", "Hello", agent="any", delay=3600)
         >>> later.cancel("not needed any more")
@@ -160,10 +161,10 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
     ) -> None:
         """Approve a tool call that the turn waits for. When all its calls are decided, a worker continues the turn.
 
-        ``by`` says who decided: it stays in the history and in the events. ``arguments`` replace those of the model,
-        which is told so. The first decision about a call counts: later ones raise ``AlreadyDecided``, which has it as
-        ``decision``. Raises ``NotSuspended`` if the turn does not wait for this call, and ``UsageError`` if the call
-        waits for a result instead.
+        ``by`` names who decided: it is kept in the history and in the events. ``arguments`` replace those of the
+        model, which is informed. The first decision about a call counts: later ones raise ``AlreadyDecided``, whose
+        ``decision`` is the first one. Raises ``NotSuspended`` if the turn does not wait for this call, and
+        ``UsageError`` if the call waits for a result instead.
 
         >>> turn.approve("call_1", by="ada")
         Traceback (most recent call last):
@@ -172,7 +173,7 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         call(self._async.approve(call_id, by=by, arguments=arguments))
 
     def reject(self, call_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Reject a call that the turn waits for. It does not run, and the model is told by whom and why.
+        """Reject a call that the turn waits for. It does not run, and the model learns who rejected it and why.
 
         Raises the same errors as ``approve``.
 
@@ -185,7 +186,7 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
     def tool_result(
         self, call_id: str, result: Any = None, *, is_error: bool = False, by: str | None = None
     ) -> None:
-        """Give the result of a call of a tool on the client: whatever a tool may return.
+        """Submit the result of a call of a client-side tool: any value that a tool may return.
 
         With ``is_error``, the model reads it as an error. Raises the same errors as ``approve``.
 
@@ -196,11 +197,11 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         call(self._async.tool_result(call_id, result, is_error=is_error, by=by))
 
     def feedback(self, score: float, note: str | None = None, *, by: str | None = None) -> None:
-        """Rate the turn with a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom.
+        """Rate the turn with a ``score`` from -1 (bad) to 1 (good), optionally with a ``note`` and its author.
 
-        It takes the place of earlier feedback, is in ``info().feedback`` as long as the turn is kept, and counts
-        for the revision of the agent on which the turn ran. Raises ``UsageError``, ``TurnNotFound`` and
-        ``TurnDeleted``. Repeating it changes nothing.
+        It replaces earlier feedback, is in ``info().feedback`` as long as the turn is kept, and counts for the agent
+        revision that ran the turn. Raises ``UsageError``, ``TurnNotFound`` and ``TurnDeleted``. Repeating it changes
+        nothing.
 
         >>> turn.feedback(1, "Just what I asked for.", by="ada")
         >>> turn.info().feedback.score
@@ -211,8 +212,8 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
     def recording(self) -> Recording:
         """Record the ended turn, to replay it in a test: see ``antiphon.testing.replay``.
 
-        The history before it is the one that the session has now. Raises ``UsageError`` while the turn has not ended,
-        ``TurnNotFound`` and ``TurnDeleted``.
+        The history before it is read from the session as it is now. Raises ``UsageError`` while the turn has not
+        ended, ``TurnNotFound`` and ``TurnDeleted``.
 
         >>> [message.text for message in turn.recording().messages]
         ['You said: Hello']
@@ -220,9 +221,9 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return call(self._async.recording())
 
     def requests(self) -> list[KeptRequest]:
-        """Return what the models received in the turn, in the order of the calls: of all runs and attempts.
+        """Return the requests that models received in all runs and attempts of the turn, in the order of the calls.
 
-        Empty unless the workers' App keeps requests (``App(keep_requests=True)``): for 7 days after the last call.
+        Empty unless the workers' App keeps requests (``App(keep_requests=True)``), for 7 days after the last call.
         Raises ``TurnNotFound`` and ``TurnDeleted``.
 
         >>> turn.requests()
@@ -242,11 +243,11 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
     ) -> list[VariantRun]:
         """Let workers run the ended turn again on a ``revision`` (``"agent@revision"`` or ``"agent@label"``).
 
-        Each of the ``runs`` is a variant, perhaps with another ``model`` or ``system`` prompt; model calls before
-        ``step`` have the recorded answers. Tools do not run: a call like a recorded one has its result. Returns at
-        once; ``variants`` has what comes of it. A variant is lost if its worker stops, or has not run it within a day.
-        With the same ``key``, it starts none again. Raises ``UsageError``, also if no worker has the revision,
-        ``TurnNotFound`` and ``TurnDeleted``.
+        Each of the ``runs`` is a variant, optionally with another ``model`` or ``system`` prompt; model calls before
+        ``step`` get the recorded answers. Tools do not run: a call like a recorded one gets its result. Returns at
+        once; ``variants`` returns the results. A variant is lost if its worker stops, or does not run it within a
+        day. Repeating the call with the same ``key`` starts no variant twice. Raises ``UsageError``, also if no
+        worker has the revision, ``TurnNotFound`` and ``TurnDeleted``.
 
         >>> turn.replay("support@2026-11-24")
         Traceback (most recent call last):
@@ -255,7 +256,7 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         return call(self._async.replay(revision, runs=runs, step=step, model=model, system=system, key=key))
 
     def variants(self) -> list[VariantRun]:
-        """Return the variants of the turn that ``replay`` has started in the last 7 days, the first one first.
+        """Return the variants of the turn that ``replay`` started in the last 7 days, oldest first.
 
         Raises ``TurnNotFound`` and ``TurnDeleted``.
 
@@ -268,9 +269,9 @@ class Turn(Synchronous[TurnHandle], TurnProperties):
         """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.
 
         When this returns, the run is accepted: ``status``, ``result`` and ``stream`` are those of the new run, and
-        ``runs`` lists the failed one with its error. Raises ``UsageError`` if the turn has not failed or its session is
-        closed, ``WrongTenant`` if another tenant has begun a session of this name since, and ``TurnNotFound`` a week
-        after its end.
+        ``runs`` lists the failed one with its error. Raises ``UsageError`` if the turn has not failed or its session
+        is closed, ``WrongTenant`` if another tenant has since begun a session with this id, and ``TurnNotFound`` a
+        week after its end.
 
         >>> failed = client.submit("user-456", "Hello", agent="nobody")
         >>> failed.result(timeout=10)

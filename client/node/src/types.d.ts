@@ -82,7 +82,7 @@ export interface SearchPage {
   hits: SearchHit[];
   cursor?: string | null;
 }
-/** A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that fits best. */
+/** A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the best match in its text. */
 export interface SearchHit {
   session_id: string;
   turn_id: string;
@@ -139,12 +139,12 @@ export interface Fork {
   session_id?: string | null;
   at?: string | null;
 }
-/** ``keep`` is what stays in the history: all that was said, the finished steps, or nothing. */
+/** ``keep`` is what stays in the history: all output so far, the finished steps, or nothing. */
 export interface Cancel {
   reason?: string;
   keep?: Keep | null;
 }
-/** ``cancelled``; ``requested`` if a worker ends it now; the status of a turn that had ended; null: no turn. */
+/** ``cancelled``; ``requested`` if a worker is ending it; the status of a turn that had ended; null: no turn. */
 export interface Cancelled {
   outcome: string | null;
 }
@@ -339,7 +339,7 @@ export interface Route {
   queue?: string | null;
   reason?: string;
 }
-/** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
+/** A slice of the history: negative numbers count from its end. At most 1,000 messages are returned. */
 export interface HistoryQuery {
   start?: number;
   stop?: number | null;
@@ -355,7 +355,7 @@ export interface HistoryPage {
 export interface AddMessages {
   messages: JsonObject[];
 }
-/** ``to`` is the id of the message that is to be the last one. */
+/** ``to`` is the id of the message that becomes the last one. */
 export interface Rewind {
   to: string;
 }
@@ -636,7 +636,7 @@ export interface Rate {
   score: number;
   note?: string | null;
 }
-/** Of which ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn. */
+/** The turns' ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn. */
 export interface FeedbackQuery {
   agent?: string | null;
   since?: number;
@@ -648,7 +648,7 @@ export interface FeedbackQuery {
 export interface RatedPage {
   turns: RatedTurn[];
 }
-/** A turn with feedback: what ``TurnInfo`` has, and the ``revision`` of the agent on which it ran. */
+/** A turn with feedback: the fields of ``TurnInfo``, and the ``revision`` of the agent that ran it. */
 export interface RatedTurn {
   turn_id: string;
   session_id: string;
@@ -723,12 +723,12 @@ export interface Variant {
   seconds?: number;
   error?: string | null;
 }
-/** How many to list at most, perhaps of one tenant. */
+/** The most entries to list, optionally of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
   limit?: number;
 }
-/** Turns that wait for decisions, the one that waits longest first. */
+/** Turns that wait for decisions, the longest wait first. */
 export interface WaitingPage {
   turns: SuspendedTurn[];
 }
@@ -771,7 +771,7 @@ export interface FailedQuery {
 export interface FailedPage {
   turns: FailedTurn[];
 }
-/** A failed turn: what ``TurnInfo`` has, its queue, and all its runs with their errors. */
+/** A failed turn: the fields of ``TurnInfo``, its queue, and all its runs with their errors. */
 export interface FailedTurn {
   turn_id: string;
   session_id: string;
@@ -820,18 +820,18 @@ export interface Requeued {
   turns: string[];
   refused: { [name: string]: TurnFailure };
 }
-/** Whose facts: those of an ``agent`` or of a ``session``, or of a whole tenant, as the memory's scope is. */
+/** Whose facts: an ``agent``'s, a ``session``'s or a whole tenant's, according to the memory's scope. */
 export interface FactsQuery {
   memory?: string;
   agent?: string | null;
   session?: string | null;
   tenant?: string | null;
 }
-/** Facts, the one that was known first at the beginning. */
+/** Facts, the oldest first. */
 export interface FactList {
   facts: Fact[];
 }
-/** A fact. ``by`` is who wrote it as it reads now: ``"model"`` or ``"person"``. ``sources`` are the ids of the */
+/** A fact. ``by`` is the author of its current text: ``"model"`` or ``"person"``. ``sources`` are the ids of the */
 export interface Fact {
   id: string;
   text: string;
@@ -841,7 +841,7 @@ export interface Fact {
   sources: [string, string][];
   error?: string | null;
 }
-/** How the fact reads, in at most 1,000 characters. */
+/** The text of the fact, at most 1,000 characters. */
 export interface FactText {
   text: string;
 }
@@ -849,7 +849,7 @@ export interface FactText {
 export interface ScheduleList {
   schedules: Schedule[];
 }
-/** A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None while */
+/** A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None */
 export interface Schedule {
   name: string;
   session_id: string;
@@ -890,7 +890,7 @@ export interface SetSchedule {
 export interface WebhookList {
   webhooks: Webhook[];
 }
-/** A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were given */
+/** A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were */
 export interface Webhook {
   name: string;
   url: string;
@@ -912,7 +912,7 @@ export interface SetWebhook {
   private?: boolean;
   tenant?: string | null;
 }
-/** What signs the webhook's messages: a secret, or several with spaces between them while one replaces another. */
+/** The secret that signs the webhook's messages; several, separated by spaces, while one replaces another. */
 export interface WebhookSecret {
   secret: string;
 }
@@ -920,7 +920,7 @@ export interface WebhookSecret {
 export interface QueueList {
   queues: QueueState[];
 }
-/** A queue over all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells. */
+/** A queue across all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells. */
 export interface QueueState {
   name: string;
   queued?: number;
@@ -931,7 +931,7 @@ export interface QueueState {
   workers?: number;
   oldest_seconds?: number | null;
 }
-/** All worker processes that live. */
+/** All live worker processes. */
 export interface WorkerList {
   workers: WorkerRow[];
 }
@@ -953,7 +953,7 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
-/** How many turns and stored bytes a tenant may have in one Redis. None is no limit. */
+/** How many turns and stored bytes a tenant may have in one Redis. None means no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
   waiting?: number | null;
@@ -963,7 +963,7 @@ export interface TenantLimits {
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
-/** The limits of a tenant. One that is left out, or null, is the default again. */
+/** The limits of a tenant. A limit that is omitted or null returns to the default. */
 export interface SetLimits {
   in_flight?: number | null;
   waiting?: number | null;
@@ -973,7 +973,7 @@ export interface SetLimits {
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
-/** Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before. */
+/** Which budgets: of one ``scope`` or of all, and of a ``tenant``. ``cursor`` is that of the previous page. */
 export interface BudgetsQuery {
   tenant?: string | null;
   scope?: "agent" | "session" | "tenant" | "user" | null;
@@ -984,7 +984,7 @@ export interface StoredBudgets {
   budgets: StoredBudget[];
   cursor: string | null;
 }
-/** A stored budget, and how much of it is used. ``name`` is None for the one of all names that have none. */
+/** A stored budget, and how much of it is used. ``name`` is None if it is for all names without their own. */
 export interface StoredBudget {
   scope: "agent" | "session" | "tenant" | "user";
   name: string | null;
@@ -1006,7 +1006,7 @@ export interface Budget {
   per?: "day" | "month" | "session" | "turn";
   reached?: "fallback" | "reject" | "suspend";
 }
-/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
+/** The budgets of a ``name`` (a session, tenant, user or agent); without it, the budgets for all names. */
 export interface BudgetQuery {
   tenant?: string | null;
   name?: string | null;
@@ -1015,7 +1015,7 @@ export interface BudgetQuery {
 export interface BudgetList {
   budgets: BudgetState[];
 }
-/** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
+/** All budgets of a name. An empty list means no budget; with null, those for all names or the App's apply again. */
 export interface SetBudgets {
   budgets: Budget[] | null;
 }
@@ -1028,7 +1028,7 @@ export interface AgentList {
   agents: AgentRevision[];
   promotions: { [name: string]: Promotion };
 }
-/** A revision of an agent. ``workers`` have it now; without any it is listed because something still needs it. */
+/** A revision of an agent. ``workers`` have it now; without any, it is listed because something still needs it. */
 export interface AgentRevision {
   agent: string;
   revision: string;
@@ -1079,12 +1079,12 @@ export interface SendEvent {
   key?: string | null;
   tenant?: string | null;
 }
-/** How many turns an event has reached. It is kept for a day for those that will wait for it. */
+/** How many turns an event has reached. It is kept for a day, for turns that wait for it later. */
 export interface EventSent {
   turns: number;
   challenge?: string | null;
 }
-/** A token for the stream of this session: how many seconds it holds, and perhaps the only types of events. */
+/** A token for the stream of this session: how many seconds it is valid, and optionally the only types of events. */
 export interface MakeToken {
   seconds?: number;
   types?: string[] | null;
