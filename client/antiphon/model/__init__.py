@@ -1,7 +1,7 @@
 """The values of a conversation: messages and their parts, tool calls, usage, responses.
 
-Pure values, immutable by convention, without identity or storage. Their JSON form is frozen: it is what stands
-in Redis, in saved sessions and on the channels. Readers ignore fields they do not know.
+Pure values, immutable by convention, without identity or storage. Their JSON form is frozen: Redis, saved sessions
+and channels contain it. Readers ignore fields they do not know.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ StopReason = Literal[
 
 
 class InCharge(Struct, omit_defaults=True):
-    """The agent that answers a session's next turns, in place of the one that they ask for (``asked``)."""
+    """The agent that answers a session's next turns, in place of the requested one (``asked``)."""
 
     agent: str
     asked: str = ""
@@ -69,14 +69,14 @@ class InCharge(Struct, omit_defaults=True):
 class Message(Struct, omit_defaults=True):
     """One entry of a history.
 
-    ``id`` names a message of a history, as long as the history has it: pass it to ``session.rewind``, ``fork`` and
-    ``edit``. ``created`` is when it was said, in ms since 1970. A message that was never stored has neither.
+    ``id`` identifies a message while it is in the history: pass it to ``session.rewind``, ``fork`` and ``edit``.
+    ``created`` is the message's time in ms since 1970. A message that was never stored has neither.
 
-    ``interrupted`` marks the last message of a turn that was stopped and kept what it had said. ``status``, ``error``
-    and ``user_error``, the sentence for end users, are those of its turn where a page of history also shows turns that
-    have not ended, or that failed; a message of the history has none of them. ``decisions``, of a message with results
-    of tools, say who decided about these calls, and when. ``by`` names the user whose turn brought the message.
-    ``in_charge``, of the last message of a turn, names the agent that stays after a hand-off.
+    ``interrupted`` marks the last message of a turn that was stopped and kept its output. A page of history may also
+    show turns that are pending or failed: ``status``, ``error`` and ``user_error`` (the sentence for end users)
+    describe such a turn; a message of the history has none of them. ``decisions``, on a message with tool results,
+    record who decided about these calls, and when. ``by`` names the user whose turn added the message. ``in_charge``,
+    on the last message of a turn, names the agent that stays after a hand-off.
 
     >>> Message.user("What's the capital of France?").text
     "What's the capital of France?"
@@ -100,7 +100,7 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def user(cls, content: str | Sequence[Part]) -> Message:
-        """The user's message: text, or parts (text, images, files).
+        """Return a user message: text, or parts (text, images, files).
 
         >>> Message.user([Text("What is this?"), Image(url="https://example.com/a.png")]).text
         'What is this?'
@@ -109,7 +109,7 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def assistant(cls, content: str | Sequence[Part]) -> Message:
-        """The model's message.
+        """Return a message of the model.
 
         >>> Message.assistant("It is Paris.").role
         'assistant'
@@ -118,7 +118,7 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def system(cls, content: str | Sequence[Part]) -> Message:
-        """An instruction.
+        """Return a system message, an instruction.
 
         >>> Message.system("The user has paid.").role
         'system'
@@ -127,7 +127,7 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def tool(cls, results: Sequence[ToolResult]) -> Message:
-        """The results of one step's tool calls.
+        """Return a message with the results of one step's tool calls.
 
         >>> Message.tool([ToolResult("call_1", "20 degrees")]).tool_results[0].text
         '20 degrees'
@@ -145,7 +145,7 @@ class Message(Struct, omit_defaults=True):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls that the model asked for.
+        """The tool calls that the model requested.
 
         >>> call = ToolCall("call_1", "get_weather", {"city": "Paris"})
         >>> Message.assistant([Text("Let me see."), call]).tool_calls[0].arguments
@@ -163,7 +163,7 @@ class Message(Struct, omit_defaults=True):
         return [part for part in self.parts if type(part) is ToolResult]
 
     def to_json(self) -> bytes:
-        """The JSON that is stored and sent; ``decode_message`` reads it.
+        """Return the JSON that is stored and sent; ``decode_message`` reads it.
 
         >>> Message.user("Hi").to_json()
         b'{"role":"user","parts":[{"type":"text","text":"Hi"}]}'
@@ -171,7 +171,7 @@ class Message(Struct, omit_defaults=True):
         return encode(self)
 
     def copied(self) -> Message:
-        """A copy that shares nothing with this one.
+        """Return a copy that shares nothing with this message.
 
         >>> message = Message.user("Hi")
         >>> message.copied() == message, message.copied().parts[0] is message.parts[0]
@@ -180,7 +180,7 @@ class Message(Struct, omit_defaults=True):
         return decode_message(encode(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """The message in plain types; ``messages=`` and ``add_message`` take it again.
+        """Return the message in plain types, as ``messages=`` and ``add_message`` accept it.
 
         >>> Message.user("Hi").to_dict()
         {'role': 'user', 'parts': [{'type': 'text', 'text': 'Hi'}]}
@@ -199,7 +199,7 @@ class ToolOutcome(Struct, omit_defaults=True):
 
 
 class TurnStep(Struct):
-    """A finished step of a turn, as its stop conditions see it: the answer, the results of its calls, what it took."""
+    """A finished step of a turn, as its stop conditions see it: the answer, the results of its calls, its usage."""
 
     step: int
     message: Message
@@ -208,10 +208,9 @@ class TurnStep(Struct):
 
 
 class Response(Struct, omit_defaults=True):
-    """What a turn brought: the answer and all that led to it.
+    """The result of a turn: the answer, and everything that led to it.
 
-    ``limit`` is what ended a turn whose ``stop_reason`` is ``limit``: the name of one of its ``Limits``, or that of a
-    stop condition.
+    If ``stop_reason`` is ``limit``, ``limit`` names what ended the turn: one of its ``Limits``, or a stop condition.
     """
 
     text: str = ""
@@ -239,7 +238,7 @@ _KNOWN_PARTS = {cls.__struct_config__.tag for cls in get_args(Part)}
 
 
 def encode(value: Any) -> bytes:
-    """The JSON form of any value of this module."""
+    """Return the JSON form of any value of this module."""
     return _encoder.encode(value)
 
 
@@ -259,7 +258,7 @@ def decode_history(page: Iterable[bytes], start: int) -> list[Message]:
 
 
 def with_ids(messages: list[Message], start: int = 0) -> list[Message]:
-    """Give an id to messages that have none, because an older release stored them: it says where they stand."""
+    """Give an id to messages without one, stored by an older release: it contains their index."""
     for index, message in enumerate(messages, start):
         if message.id is None:
             message.id = f"{message.turn_id}.h{index}" if message.turn_id else f"h{index}"
@@ -267,7 +266,7 @@ def with_ids(messages: list[Message], start: int = 0) -> list[Message]:
 
 
 def _decode_newer_message(data: bytes | str) -> Message:
-    """A message with parts that this release does not know yet."""
+    """Read a message with parts that this release does not know."""
     try:
         fields = msgspec.json.decode(data, type=dict[str, Any])
         fields["parts"] = [

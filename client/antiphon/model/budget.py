@@ -1,4 +1,4 @@
-"""Budgets: what may be used in a turn, a session, a day or a month, by all turns together."""
+"""Budgets: what all turns together may use in a turn, a session, a day or a month."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ AtBudget: TypeAlias = Literal["reject", "suspend", "fallback"]
 BudgetScope: TypeAlias = Literal["session", "tenant", "user", "agent"]
 BUDGET_SCOPES: tuple[BudgetScope, ...] = get_args(BudgetScope)
 NANO = 1_000_000_000
-"""Ledgers count nano-dollars, in whole numbers."""
+"""Ledgers count whole nano-dollars."""
 MOST_BUDGETS = 8
 _MOST = {"cost": 1_000_000.0, "tokens": 1_000_000_000_000}
 
 
 class Budget(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True):
-    """What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``.
+    """The most that model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``.
 
-    ``per`` is what it is for: each turn, each session, or each day or month (UTC, by the clock of Redis). Before each
-    model call its worker reserves what the call may use at most, and settles it afterwards: any number of parallel
-    turns exceed a budget by at most one model call in total.
+    ``per`` is the period: each turn, each session, or each day or month (UTC, by the clock of Redis). Before each
+    model call, the worker reserves the most that the call may use; afterwards it settles this hold. Any number
+    of parallel turns exceed a budget by at most one model call in total.
 
-    ``reached`` is what happens to a turn that would call a model when the budget is used up: ``"reject"`` fails it
-    with ``BudgetReached``, ``"suspend"`` lets it wait without a worker until the budget is raised or its next day or
-    month begins, and ``"fallback"`` lets the agent's next ``fallback`` answer, which is not held to this budget.
+    ``reached`` decides what happens to a turn that would call a model when the budget is used up: ``"reject"`` fails
+    it with ``BudgetReached``, ``"suspend"`` suspends it until the budget is raised or its next day or month begins,
+    and ``"fallback"`` lets the agent's next ``fallback`` answer, which is exempt from this budget.
 
     >>> Budget(cost=5, per="month").limit
     5
@@ -42,7 +42,7 @@ class Budget(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, f
 
     @property
     def unit(self) -> Literal["cost", "tokens"]:
-        """What the budget counts."""
+        """The unit that the budget counts."""
         return "tokens" if self.cost is None else "cost"
 
     @property
@@ -54,9 +54,9 @@ class Budget(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, f
 class BudgetState(Struct, frozen=True):
     """A budget and how much of it is used, in dollars or tokens.
 
-    ``held`` is what running model calls have reserved, and ``estimated`` the part of ``used`` that no service has
-    counted: of calls that were stopped, or whose worker died. ``ends`` is when the day or month ends, in ms since 1970.
-    A budget for each turn has no such numbers here: ``turn.info().usage`` has those of the turn.
+    ``held`` is the amount that running model calls have reserved. ``estimated`` is the part of ``used`` that no
+    service has counted, because the call was stopped or its worker died. ``ends`` is when the day or month ends, in
+    ms since 1970. For a budget per turn, these are empty: see ``turn.info().usage``.
     """
 
     budget: Budget
@@ -67,7 +67,7 @@ class BudgetState(Struct, frozen=True):
 
 
 def checked_budgets(budgets: object) -> list[Budget]:
-    """Return the budgets. Raises ``UsageError``, which names the wrong one.
+    """Return the budgets. Raises ``UsageError``, which names the invalid one.
 
     >>> checked_budgets([Budget(cost=1.0, tokens=5)])
     Traceback (most recent call last):

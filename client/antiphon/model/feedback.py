@@ -13,9 +13,9 @@ MOST_NOTE = 4000
 
 
 class Feedback(Struct, omit_defaults=True, frozen=True):
-    """A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom.
+    """A rating of a turn: a ``score`` from -1 (bad) to 1 (good), optionally with a ``note`` and its author (``by``).
 
-    ``at`` is when it was given, in ms since 1970, by the clock of Redis.
+    ``at`` is the time of the rating, in ms since 1970, by the clock of Redis.
     """
 
     score: float
@@ -25,10 +25,10 @@ class Feedback(Struct, omit_defaults=True, frozen=True):
 
 
 class Figures(Struct, omit_defaults=True):
-    """How the turns of a revision went that ended in the last weeks.
+    """Totals of a revision's turns that ended in the last weeks.
 
-    ``seconds`` are those of their last attempts, ``tokens`` those of the whole turns, and ``cost`` is in US dollars.
-    ``rated`` turns have feedback, whose scores have the sum ``scores``.
+    ``seconds`` counts their last attempts only, ``tokens`` the whole turns; ``cost`` is in US dollars. ``rated`` is
+    the number of turns with feedback, and ``scores`` the sum of their scores.
     """
 
     finished: int = 0
@@ -44,7 +44,7 @@ class Figures(Struct, omit_defaults=True):
 
     @property
     def turns(self) -> int:
-        """How many turns have ended.
+        """The number of turns that have ended.
 
         >>> Figures(finished=8, failed=2).turns
         10
@@ -53,7 +53,7 @@ class Figures(Struct, omit_defaults=True):
 
     @property
     def mean_seconds(self) -> float | None:
-        """How long the last attempt at a turn took on average, in seconds; None without any.
+        """The mean duration of a turn's last attempt, in seconds; None without turns.
 
         >>> Figures(finished=4, seconds=2.0).mean_seconds
         0.5
@@ -62,7 +62,7 @@ class Figures(Struct, omit_defaults=True):
 
     @property
     def score(self) -> float | None:
-        """The mean score of the turns with feedback; None without any.
+        """The mean score of the turns with feedback; None without feedback.
 
         >>> Figures(rated=4, scores=2.0).score
         0.5

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class FileEntry(Struct, omit_defaults=True):
-    """A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes.
+    """A stored file without its content. ``id`` is the SHA-256 of the content, and ``size`` is in bytes.
 
-    ``by`` is the user of the turn that stored it first, if it has one.
+    ``by`` is the user of the turn that first stored it, if the turn has one.
     """
 
     id: str

@@ -22,13 +22,13 @@ def _no_text() -> str:
 
 
 NO_ARGUMENTS, NO_TEXT = field(default_factory=_no_arguments), field(default_factory=_no_text)
-"""Defaults that are written into the JSON too: web pages read messages, events and calls without these types."""
+"""Defaults that are also written to the JSON: web pages read messages, events and calls without these types."""
 Arguments: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"default": {}})]
 WrittenText: TypeAlias = Annotated[str, Meta(extra_json_schema={"default": ""})]
 
 
 class Text(Struct, tag="text", tag_field="type", omit_defaults=True):
-    """Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it."""
+    """Plain text. ``annotations`` are the provider's own (citations), unchanged; ``item`` is its other data."""
 
     text: str
     annotations: list[dict[str, Any]] = field(default_factory=list)
@@ -36,17 +36,17 @@ class Text(Struct, tag="text", tag_field="type", omit_defaults=True):
 
 
 class Reasoning(Struct, tag="reasoning", tag_field="type", omit_defaults=True):
-    """What a model thought. ``item`` is the provider's own block, whole, for the next request to the same service."""
+    """The model's reasoning. ``item`` is the provider's own block, unchanged, for the next request to the service."""
 
     text: WrittenText = NO_TEXT
     item: dict[str, Any] | None = None
 
 
 class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
-    """A tool call that the model asked for.
+    """A tool call that the model requested.
 
-    ``raw`` is the provider's exact text of the arguments where it is not the compact form of ``arguments``;
-    where that text is no JSON object, ``arguments`` is empty and ``raw`` says what came.
+    ``raw`` is the provider's exact text of the arguments, if it differs from the compact form of ``arguments``. If
+    that text is not a JSON object, ``arguments`` is empty.
     """
 
     call_id: str
@@ -59,7 +59,7 @@ class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
     def from_text(
         cls, call_id: str, name: str, text: str | None, item: dict[str, Any] | None = None
     ) -> ToolCall:
-        """Read the arguments as a provider sent them; empty and null mean no arguments."""
+        """Read the arguments as a provider sent them. Empty text and null mean no arguments."""
         text = text or ""
         try:
             arguments: Any = msgspec.json.decode(text) if text.strip() else {}
@@ -82,7 +82,7 @@ class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
 
     @property
     def invalid(self) -> bool:
-        """True where the model's arguments were not a JSON object."""
+        """Whether the model's arguments were not a JSON object."""
         if self.raw is None or self.arguments:
             return False
         try:
@@ -94,7 +94,7 @@ class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
 class Image(Struct, tag="image", tag_field="type", omit_defaults=True):
     """A picture: ``url``, or ``data`` (base64) with ``media_type``. ``Image.from_path`` reads one from a file.
 
-    One that the session stores has its ``id`` in place of ``data``: ``session.read_file`` returns the content.
+    An image that the session stores has an ``id`` instead of ``data``: ``session.read_file`` returns the content.
     """
 
     url: str | None = None
@@ -119,8 +119,8 @@ class Image(Struct, tag="image", tag_field="type", omit_defaults=True):
 class File(Struct, tag="file", tag_field="type", omit_defaults=True):
     """A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``.
 
-    ``File.from_path`` reads one from a file. One that the session stores has its ``id``, the SHA-256 of its content,
-    in place of ``data``: ``session.read_file`` returns the content.
+    ``File.from_path`` reads one from a file. A file that the session stores has an ``id``, the SHA-256 of its
+    content, instead of ``data``: ``session.read_file`` returns the content.
     """
 
     url: str | None = None
@@ -148,17 +148,17 @@ def _read(path: Path) -> tuple[str, str | None]:
 
 
 STORED = "antiphon:file:"
-"""Stands before the id of a stored file where OpenAI's format has a URL."""
+"""Prefix of a stored file's id where OpenAI's format has a URL."""
 
 _STORED = re.compile(r"[0-9a-f]{64}")
 
 
 def media_problem(part: object) -> str | None:
-    """Return why an image or a file cannot be sent to a model service, or None. Other parts have no such problem."""
+    """Return why an image or a file cannot be sent to a model service. Return None if it can, and for other parts."""
     if not isinstance(part, Image | File):
         return None
     kind = type(part).__name__
-    given: Any = part.url  # types are not checked where a part is made
+    given: Any = part.url  # creating a part does not check types
     if given is not None and not isinstance(given, str):
         return f"{kind}(url=…) must be text, not {type(given).__name__}. To send a file, use {kind}.from_path(…)."
     if part.data is not None and not _begins_as_base64(part.data):
@@ -178,7 +178,7 @@ def media_problem(part: object) -> str | None:
 
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
-_BEGINNING = 100  # characters of data that are looked at: a name, a path and bytes differ there
+_BEGINNING = 100  # characters of data that are checked, enough to detect a name, a path or bytes
 
 
 def _begins_as_base64(data: object) -> bool:
@@ -186,20 +186,20 @@ def _begins_as_base64(data: object) -> bool:
 
 
 class Refusal(Struct, tag="refusal", tag_field="type", omit_defaults=True):
-    """The model declined, in its own words."""
+    """The model's refusal, in its own words."""
 
     text: str
 
 
 class Item(Struct, tag="item", tag_field="type", omit_defaults=True):
-    """A provider's own item (server tools, searches, generated images), kept whole. ``provider`` says whose."""
+    """An item of a ``provider`` (server tools, searches, generated images), kept unchanged."""
 
     provider: str
     item: dict[str, Any]
 
 
 class ToolResult(Struct, tag="tool_result", tag_field="type", omit_defaults=True):
-    """What a tool call returned, or why it failed."""
+    """The result of a tool call, or why it failed."""
 
     call_id: str
     content: str | list[Text | Image | File] = ""

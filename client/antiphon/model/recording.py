@@ -1,4 +1,4 @@
-"""Turns as they ran: what is needed to replay them, what the models received, and how they were run again."""
+"""Recordings of turns for a replay, the requests that models received, and variants of turns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ VERSION = 1
 class Recording(Struct, omit_defaults=True):
     """An ended turn, to be replayed without a network: see ``antiphon.testing.replay``.
 
-    ``history`` are the messages of its session before it, and ``messages`` what the model has said and the tools have
-    returned, with the decisions about calls. ``system`` is the session's own system prompt. ``request`` are the options
-    that it was submitted with. ``files`` are the stored files that the messages name. It has neither metadata nor
-    users, and what looks like a key or a password is replaced by ``[removed]``.
+    ``history`` contains the session's messages before the turn, and ``messages`` the answers of the model and the
+    results of the tools, with the decisions about calls. ``system`` is the session's own system prompt. ``request``
+    contains the options that the turn was submitted with, and ``files`` the stored files that the messages name.
+    Metadata and users are left out, and text that looks like a key or a password is replaced by ``[removed]``.
     """
 
     turn_id: str
@@ -40,9 +40,10 @@ class Recording(Struct, omit_defaults=True):
 
 
 class SessionRecording(Struct, omit_defaults=True):
-    """The ended turns of a session, the first one first: see ``antiphon.testing.replay``.
+    """The ended turns of a session, the oldest first: see ``antiphon.testing.replay``.
 
-    The ``history`` of a turn has only what follows the first ``shared`` messages of the history of the turn before it.
+    Each turn's ``history`` omits the first messages that it has in common with the previous turn's history;
+    ``shared`` is their number.
     """
 
     session_id: str
@@ -52,7 +53,7 @@ class SessionRecording(Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, session_id: str, recordings: list[Recording]) -> SessionRecording:
-        """Return the recordings of a session's turns, with each message of their histories once."""
+        """Return the recordings of a session's turns, in which each message of their histories occurs once."""
         shared: list[int] = []
         turns: list[Recording] = []
         before: list[Message] = []
@@ -65,7 +66,7 @@ class SessionRecording(Struct, omit_defaults=True):
         return cls(session_id, turns, shared)
 
     def recordings(self) -> list[Recording]:
-        """Return the recordings of the turns, each with its whole history. Raises ``ValueError``."""
+        """Return the recordings of the turns, each with its full history. Raises ``ValueError``."""
         found: list[Recording] = []
         before: list[Message] = []
         for one, same in zip(self.turns, self.shared, strict=True):
@@ -83,11 +84,11 @@ MOST_BYTES = 1024 * 1024
 
 
 class KeptRequest(Struct, omit_defaults=True):
-    """What a model received in one call: ``body`` is the JSON that was sent, without headers.
+    """The request of one model call: ``body`` is the JSON that was sent, without headers.
 
-    What looks like a key or a password is replaced by ``[removed]``. ``step`` is 0 for a summary of the history. ``at``
-    is the time in milliseconds since 1970, and ``size`` the length of the body in bytes. ``body`` is None if it was
-    longer than 1 MiB, or if the turn's requests were too long to keep them all.
+    Text that looks like a key or a password is replaced by ``[removed]``. ``step`` is 0 for a summary of the history.
+    ``at`` is the time in milliseconds since 1970, and ``size`` the length of the body in bytes. ``body`` is None if
+    it was longer than 1 MiB, or if the turn's requests together were too long to keep.
     """
 
     step: int
@@ -101,7 +102,7 @@ class KeptRequest(Struct, omit_defaults=True):
 
 
 class Variant(Struct, omit_defaults=True):
-    """One run of a recorded turn: what the model said and called, the answer, and what it took."""
+    """One run of a recorded turn: the model's messages and tool calls, the answer, usage and time."""
 
     model: str
     messages: list[Message] = field(default_factory=list)
@@ -112,10 +113,10 @@ class Variant(Struct, omit_defaults=True):
 
 
 class VariantRun(Struct, omit_defaults=True):
-    """A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``.
+    """A run of an ended turn by a worker, on one of the worker's revisions: see ``turn.replay``.
 
-    ``at`` is when it was asked for, in milliseconds since 1970. ``variant`` is None while it is ``running``, and if it
-    is ``lost`` because its worker has stopped, or has not run it within a day.
+    ``at`` is when it was requested, in milliseconds since 1970. ``variant`` is None while it is ``running``, and if
+    it is ``lost`` because its worker stopped or did not run it within a day.
     """
 
     id: str

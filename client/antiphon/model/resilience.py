@@ -12,15 +12,15 @@ from antiphon.errors import ProviderError, UsageError
 
 
 class Retry(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """When a turn is tried again whose model service fails: ``Agent(…, retry=Retry(seconds=60))``.
+    """When to retry a turn whose model service fails: ``Agent(…, retry=Retry(seconds=60))``.
 
-    ``seconds`` count from the first error of a step (model call), so that a turn which makes progress begins anew; with
-    0 the first error fails the turn. ``times`` is how often a run is tried again at most. ``delay`` is the pause in
-    seconds before the second try, which doubles up to a minute; a service that says when to come back is obeyed.
-    ``codes`` are the errors that are tried again, by default all that may pass (``retryable``).
+    ``seconds`` counts from the first error of a step (model call), so that each step has the full time; with 0 the
+    first error fails the turn. ``times`` is the maximum number of retries of a run. ``delay`` is the pause in seconds
+    before the first retry; it doubles up to a minute. If the service returns a time to wait, that is used. ``codes``
+    are the errors to retry, by default all temporary ones (``retryable``).
 
-    It means the same on workers and in this process, where the turn waits in its place. Without a ``Retry``, a worker
-    tries for ten minutes (``ANTIPHON_RETRY_SECONDS``), and a turn in this process fails with its first error.
+    It applies to workers and to turns in this process, which wait in place. Without a ``Retry``, a worker retries for
+    ten minutes (``ANTIPHON_RETRY_SECONDS``), and a turn in this process fails with its first error.
 
     >>> from antiphon import Agent
     >>> from antiphon.errors import ProviderOverloaded
@@ -37,14 +37,14 @@ class Retry(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class Timeouts(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """How long a model call may be silent, and take: ``Agent(…, timeouts=Timeouts(first_token=20))``.
+    """How long a model call may be silent, and take in all: ``Agent(…, timeouts=Timeouts(first_token=20))``.
 
-    All are in seconds, and None is no limit. ``first_token`` counts from the request to the first piece of the answer
-    (``ProviderFirstTokenTimedOut``), ``between_tokens`` from one piece to the next (``ProviderSilent``); keep-alive
-    signals of the service are no pieces. ``step`` counts from the request to the end of the answer
-    (``ProviderStepTimedOut``). The defaults hold for what ``Timeouts`` leaves out. An agent without ``timeouts`` has
-    those of ``App(timeouts=…)``; without either, only the connection's and the turn's time limits hold. Time in which
-    the answer waits for a slow Redis does not count as silence.
+    All are in seconds; None means no limit. ``first_token`` counts from the request to the first piece of the answer
+    (``ProviderFirstTokenTimedOut``), ``between_tokens`` from one piece to the next (``ProviderSilent``). Keep-alive
+    signals of the service do not count as pieces. ``step`` counts from the request to the end of the answer
+    (``ProviderStepTimedOut``). An omitted field has its default. An agent without ``timeouts`` has those of
+    ``App(timeouts=…)``; without either, only the time limits of the connection and the turn apply. Time that the
+    answer spends waiting for a slow Redis does not count as silence.
 
     >>> from antiphon import Agent
     >>> Agent(provider="scripted", model="any", timeouts=Timeouts(first_token=20)).timeouts
@@ -57,7 +57,7 @@ class Timeouts(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True)
 
 
 class FallbackModel(Struct, frozen=True, omit_defaults=True):
-    """A model that answers where another one fails. ``params`` replace those of the agent with the same names."""
+    """A model that answers if another one fails. ``params`` replace the agent's params of the same names."""
 
     provider: str
     model: str
@@ -67,7 +67,7 @@ class FallbackModel(Struct, frozen=True, omit_defaults=True):
 class ServiceAnswer(Struct, frozen=True, omit_defaults=True):
     """A model service's error: the HTTP status, its id of the request, and the seconds to wait.
 
-    Each is None where the service did not say it, or did not answer at all.
+    Each is None if the service did not send it, or did not answer.
     """
 
     status: int | None = None
@@ -84,7 +84,7 @@ class ServiceAnswer(Struct, frozen=True, omit_defaults=True):
 
 
 def checked_retry(retry: object) -> Retry | None:
-    """Return a ``Retry`` that can be sent. Raises ``UsageError``, which names the argument."""
+    """Return the checked ``Retry``. Raises ``UsageError``, which names the argument."""
     if retry is None:
         return None
     if not isinstance(retry, Retry):
@@ -99,7 +99,7 @@ def checked_retry(retry: object) -> Retry | None:
 
 
 def checked_timeouts(timeouts: object, error: type[UsageError] = UsageError) -> Timeouts | None:
-    """Return ``Timeouts`` that can be sent. Raises ``error``, which names the argument."""
+    """Return the checked ``Timeouts``. Raises ``error``, which names the argument."""
     if timeouts is None:
         return None
     if not isinstance(timeouts, Timeouts):
@@ -110,7 +110,7 @@ def checked_timeouts(timeouts: object, error: type[UsageError] = UsageError) -> 
 
 
 def checked_fallback(fallback: Any) -> list[Any]:
-    """Return the models that an agent names: each a ``FallbackModel``, or an agent whose model it is."""
+    """Return the models that an agent names: each a ``FallbackModel``, or the agent whose model to use."""
     if isinstance(fallback, str) or not isinstance(fallback, Iterable):
         raise UsageError(f"fallback= must be a list of models, such as ['anthropic/…'], not {fallback!r}.")
     return [_model(one) for one in cast("Iterable[Any]", fallback)]
@@ -130,7 +130,7 @@ def _model(named: Any) -> Any:
 
 
 def _codes(codes: Any) -> tuple[str, ...] | None:
-    """Codes of errors that may pass. Others are named: they would never be tried again."""
+    """Return the codes to retry. Raises ``UsageError``, which names a code that is never retried."""
     if codes is None:
         return None
     if isinstance(codes, str) or not isinstance(codes, Iterable):

@@ -1,4 +1,4 @@
-"""What identifies a revision of an agent, and which one a session takes."""
+"""Revisions of agents, and which one a session takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AtRevisionLimit = Literal["upgrade", "fail"]
 
 
 class Revision(Struct, frozen=True, omit_defaults=True):
-    """A revision of an agent: its hash, and the label that people know it by."""
+    """A revision of an agent: its hash, and a label for people."""
 
     id: str
     label: str | None = None
@@ -24,10 +24,10 @@ class Revision(Struct, frozen=True, omit_defaults=True):
 class Rollout(Struct, frozen=True, omit_defaults=True):
     """Which revision of an agent the turns of a session take: ``Agent(…, rollout=Rollout("pinned"))``.
 
-    With ``"auto_upgrade"`` each turn takes the revision of the worker that claims it; with ``"pinned"`` a session keeps
-    the one that its first turn began with. A turn that has begun continues on its revision in both cases. If no worker
-    has that any more, the turn waits ``timeout`` seconds; then ``at_limit`` decides: ``"upgrade"`` continues it (and
-    its session) on the revision of another worker, ``"fail"`` fails the turn.
+    With ``"auto_upgrade"`` each turn takes the revision of the worker that claims it; with ``"pinned"`` a session
+    keeps the one that its first turn began with. In both cases, a turn that has begun continues on its revision. If
+    no worker has that revision, the turn waits ``timeout`` seconds; then ``at_limit`` decides: ``"upgrade"``
+    continues it (and its session) on the revision of another worker, ``"fail"`` fails the turn.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="support", rollout=Rollout("pinned", timeout=3600))
@@ -41,7 +41,7 @@ class Rollout(Struct, frozen=True, omit_defaults=True):
 
 
 def checked_rollout(rollout: Any, error: type[Exception] = UsageError) -> Rollout | None:
-    """Check what ``rollout=`` was given. Raises ``error``."""
+    """Check the value of ``rollout=``. Raises ``error``."""
     found: Any = Rollout(cast("Takes", rollout)) if isinstance(rollout, str) else rollout
     if found is None:
         return None
@@ -55,17 +55,17 @@ def checked_rollout(rollout: Any, error: type[Exception] = UsageError) -> Rollou
     return found
 
 
-MOST_NAMED = 100  # tenants, and sessions, with a revision of their own: every claim reads them
+MOST_NAMED = 100  # tenants, and likewise sessions, with their own revision: every claim reads them
 MOST_WITHDRAWN = 20
 
 
 class Promotion(Struct, frozen=True, omit_defaults=True):
     """Which revisions of an agent sessions take at their next turns.
 
-    ``revision`` is that of all sessions for which nothing else is decided; without it, they take the one of the worker
-    that claims the turn. A ``share`` of them, from 0 to 1, takes the ``canary`` instead; while the promotion is
-    ``paused``, no further session does. ``tenants`` and ``sessions`` have revisions of their own, by their names.
-    ``withdrawn`` ones were rolled back: pinned sessions leave them. ``previous`` is what a roll-back returns to.
+    ``revision`` is the default for all sessions; without it, they take the revision of the worker that claims the
+    turn. A ``share`` of them, from 0 to 1, takes the ``canary`` instead; while the promotion is ``paused``, no
+    further session does. ``tenants`` and ``sessions`` map names to revisions of their own. ``withdrawn`` revisions
+    were rolled back: pinned sessions leave them. ``previous`` is the revision that a roll-back returns to.
 
     >>> promotion = Promotion(revision="2f1c07d9be52", canary="8bee1897a458", share=0.05)
     >>> promotion.choice("support", "user-123"), promotion.choice("support", "user-126")
@@ -82,9 +82,9 @@ class Promotion(Struct, frozen=True, omit_defaults=True):
     sessions: dict[str, str] = field(default_factory=dict)
 
     def choice(self, agent: str, session: str, *, tenant: str = "", ran: str = "", pinned: str = "") -> str:
-        """Return the revision for the next turn of a session, or '' for the one of any worker.
+        """Return the revision for the next turn of a session, or '' for that of any worker.
 
-        ``ran`` is the revision of its last turn, ``pinned`` the one that the session keeps.
+        ``ran`` is the revision of its last turn, ``pinned`` the revision that the session keeps.
 
         >>> Promotion(revision="b", tenants={"acme": "c"}).choice("support", "s", tenant="acme")
         'c'
@@ -114,7 +114,7 @@ class Promotion(Struct, frozen=True, omit_defaults=True):
         return {self.revision, self.canary, *self.tenants.values(), *self.sessions.values()} - {""}
 
     def share_of(self, revision: str) -> float:
-        """Return the share of all sessions for which nothing else is decided that takes a revision.
+        """Return the share of the sessions that takes a revision, among those without one of their own.
 
         >>> Promotion(revision="b", canary="c", share=0.05).share_of("b")
         0.95
@@ -125,9 +125,10 @@ class Promotion(Struct, frozen=True, omit_defaults=True):
 
 
 class Promotions(Struct, omit_defaults=True):
-    """The promotions of all agents, by their names, as they are stored.
+    """The promotions of all agents, by the agents' names, as they are stored.
 
-    Every change raises ``version``, to the time in seconds if that is higher: also after the last one was removed.
+    Every change raises ``version``, to the time in seconds if that is higher, even after the last promotion was
+    removed.
     """
 
     version: int = 0
@@ -135,7 +136,7 @@ class Promotions(Struct, omit_defaults=True):
 
 
 def is_in_share(agent: str, session: str, share: float) -> bool:
-    """Return whether a session belongs to a share of all. One that does still does when the share grows.
+    """Return whether a session belongs to a share of all. When the share grows, its sessions stay in it.
 
     >>> sum(is_in_share("support", f"user-{n}", 0.05) for n in range(10_000)) in range(450, 550)
     True
@@ -148,7 +149,7 @@ def promoted(
     before: Promotion, revision: str, *, share: float | None = None, tenant: str | None = None,
     session: str | None = None,
 ) -> Promotion:  # fmt: skip
-    """Return the promotion in which all sessions take a revision, or a share of them, a tenant or a session."""
+    """Return the promotion of a revision to all sessions, to a share of them, to a tenant or to a session."""
     after = replace(before, withdrawn=[one for one in before.withdrawn if one != revision])
     if tenant is not None:
         return replace(after, tenants=_named(before.tenants, tenant, revision, "tenants"))
@@ -170,8 +171,9 @@ def paused(before: Promotion, agent: str) -> Promotion:
 def rolled_back(before: Promotion, agent: str, revision: str = "") -> Promotion:
     """Return the promotion without the canary, or else with the previous revision for all sessions.
 
-    The withdrawn revision is also taken from the tenants and sessions that have it. If it is named as ``revision``, a
-    repetition changes nothing. Raises ``UsageError`` if there is nothing to roll back, or another revision.
+    Tenants and sessions that have the withdrawn revision lose it as well. If ``revision`` names it, repeating the
+    call changes nothing. Raises ``UsageError`` if there is nothing to roll back, or if ``revision`` names another
+    one.
     """
     if revision in before.withdrawn and revision not in before.named():
         return before
@@ -191,7 +193,7 @@ def rolled_back(before: Promotion, agent: str, revision: str = "") -> Promotion:
 
 
 def without(before: Promotion, *, tenant: str | None = None, sessions: Any = ()) -> Promotion:
-    """Return the promotion without what it has of a tenant or of sessions, which are erased."""
+    """Return the promotion without the entries of a tenant or of sessions, which are being erased."""
     return replace(
         before,
         tenants={name: one for name, one in before.tenants.items() if name != tenant},

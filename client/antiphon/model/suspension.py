@@ -1,4 +1,4 @@
-"""What a suspended turn waits for: client-side tools, approvals, and the decisions about them."""
+"""What suspended turns wait for (approvals, results of client-side tools, events, sleeps), and decisions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def _no_parameters() -> dict[str, Any]:
 
 
 class CallerTool(Struct, omit_defaults=True):
-    """A tool without code: a model may call it, and whoever submitted the turn gives the result.
+    """A client-side tool, without code: a model may call it, and the client that submitted the turn gives the result.
 
-    ``parameters`` is the JSON schema of its arguments. ``timeout`` is how many seconds a call may wait for its result;
-    None is the longest that any call waits, 30 days. Then ``at_limit`` says what happens: ``"reject"`` tells the model
-    that no result came, and ``"fail"`` fails the turn.
+    ``parameters`` is the JSON schema of its arguments. ``timeout`` is how many seconds a call may wait for its
+    result; None means the maximum, 30 days. After that, ``at_limit`` decides: ``"reject"`` reports to the model that
+    no result came, and ``"fail"`` fails the turn.
 
     >>> CallerTool("open_page", "Open a page in the user's browser.", timeout=60).at_limit
     'reject'
@@ -36,7 +36,7 @@ class CallerTool(Struct, omit_defaults=True):
 
 
 IN_TIME = "Nobody decided within the time limit."
-"""The reason of a decision that a time limit makes."""
+"""The reason of a decision made by a time limit."""
 
 OpenCallKind: TypeAlias = Literal["approval", "tool"]
 AtLimit: TypeAlias = Literal["reject", "approve", "fail"]
@@ -46,11 +46,11 @@ DecisionKind: TypeAlias = Literal["approve", "reject", "result"]
 class OpenCall(Struct, omit_defaults=True):
     """A tool call that a suspended turn waits for.
 
-    A call of the kind ``approval`` waits for a person who approves or rejects it; then the worker runs the tool. A call
-    of the kind ``tool`` is of a tool without code: it waits for its result from the caller.
+    A call of the kind ``approval`` waits for a person to approve or reject it; if approved, a worker runs the tool. A
+    call of the kind ``tool`` calls a client-side tool: it waits for its result from the client.
 
-    ``seconds`` is how long it may wait, and ``until`` the end of that in ms since 1970, by the clock of the store;
-    ``at_limit`` says what happens then.
+    ``seconds`` is how long it may wait, and ``until`` the end of this time in ms since 1970, by the clock of the
+    store; ``at_limit`` decides what happens then.
 
     >>> OpenCall("call_1", "refund", {"amount": 30}, seconds=3600.0).at_limit
     'reject'
@@ -70,12 +70,11 @@ class OpenCall(Struct, omit_defaults=True):
 class Wait(Struct, omit_defaults=True):
     """What a suspended turn waits for without a decision, until ``until`` (ms since 1970).
 
-    That is the end of a sleep or, with the kind ``event``, an event or the end of the time for it. With the kind
-    ``batch``, it is the answer of a model service, or the end of the time for that. ``call_id`` is the
-    tool call that waits, '' if the function of the turn does. ``name`` is that of the wait in its call, and ``event``
-    that of the event. ``seconds`` is how long it could still last when the turn was suspended. An event that was sent
-    at the position ``after`` or before is not waited for: the call has received it. ``about`` is what the event is to
-    answer, if that is a question: see the page about MCP servers.
+    This is the end of a sleep, an event (kind ``event``) or the answer of a model service (kind ``batch``); ``until``
+    is the time limit of the latter two. ``call_id`` is the tool call that waits, or '' for the function of the turn.
+    ``name`` is the name of the wait in its call, and ``event`` that of the event. ``seconds`` is how much of the time
+    was left when the turn was suspended. An event at or before the position ``after`` does not end the wait: the call
+    has received it. ``about`` is the question that the event is to answer, if any: see the page about MCP servers.
 
     >>> Wait("call_1", "sleep#2", seconds=28_800.0).id
     'sleep#2:call_1'
@@ -92,18 +91,17 @@ class Wait(Struct, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """Its id among all that the turn waits for."""
+        """The id of the wait among all waits of the turn."""
         return f"{self.name}:{self.call_id}"
 
 
 class Decision(Struct, omit_defaults=True):
-    """What was decided about a pending tool call: by whom, when, and why.
+    """How a pending tool call was resolved: by whom, when, and why.
 
-    ``arguments`` replace those of the model if a call was approved with others. ``content`` and
-    ``is_error`` are the result of a client-side tool. ``by`` is None where nobody was named. It is so
-    where a time limit decided, which
-    ``reason`` then says. ``at`` is in ms since 1970.
-    Through a gateway, ``by`` is the authenticated caller, and ``on_behalf_of`` the person whom that one has named.
+    ``arguments`` replace those of the model if a call was approved with others. ``content`` and ``is_error`` are the
+    result of a client-side tool. ``by`` is None if no name was given, and if a time limit decided (see ``reason``).
+    ``at`` is in ms since 1970. Through a gateway, ``by`` is the authenticated caller, and ``on_behalf_of`` the person
+    named by the caller.
 
     >>> Decision("call_1", "reject", by="ada", reason="Too much.").kind
     'reject'
@@ -121,5 +119,5 @@ class Decision(Struct, omit_defaults=True):
 
     @property
     def who(self) -> str:
-        """The names in the decision, as a text to show; '' without any."""
+        """The names in the decision, as text to show, or ''."""
         return " on behalf of ".join(filter(None, (self.by, self.on_behalf_of)))

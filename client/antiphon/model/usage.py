@@ -1,4 +1,4 @@
-"""What turns use: tokens and what they cost, and the limits on both."""
+"""The usage of turns (tokens and cost), and limits on it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from antiphon.errors import UsageError
 class Usage(Struct, omit_defaults=True):
     """Tokens as the provider counted them, and their cost in US dollars.
 
-    ``input_tokens`` includes cached and cache-written ones. ``cost`` is None if no model that was called has a price.
-    ``unpriced_tokens`` are those that ``cost`` leaves out, where it is a number. ``estimated_tokens`` are those that no
-    service has counted, because the call was stopped: they are estimated from the length of the texts.
+    ``input_tokens`` includes cached and cache-written tokens. ``cost`` is None if no model that was called has a
+    price; otherwise ``unpriced_tokens`` counts the tokens that it leaves out. ``estimated_tokens`` counts the tokens
+    of stopped calls, which no service has counted: they are estimated from the length of the texts.
 
     >>> Usage(input_tokens=900, output_tokens=100, cost=0.25).tokens
     1000
@@ -66,14 +66,16 @@ class Usage(Struct, omit_defaults=True):
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
-    """What the turns of an agent may use: ``Agent(…, limits=Limits(steps=10, cost=0.5))``. None means no limit.
+    """The most that the turns of an agent may use: ``Agent(…, limits=Limits(steps=10, cost=0.5))``. None means no
+    limit.
 
-    ``steps`` (model calls), ``tokens`` (input and output), ``cost`` (US dollars) and ``seconds`` (from the turn's first
-    start) are for one turn. ``session_tokens`` and ``session_cost`` are for all turns of a session together.
-    ``parallel_calls`` is how many tool calls of a turn run at once. ``stop`` are stop conditions: functions that take
-    the ``TurnStep`` s so far and return True to end the turn. In a worker's App they have names, as tools do.
+    ``steps`` (model calls), ``tokens`` (input and output), ``cost`` (US dollars) and ``seconds`` (from the turn's
+    first start) are for one turn. ``session_tokens`` and ``session_cost`` are for all turns of a session together.
+    ``parallel_calls`` is how many tool calls of a turn run at once. ``stop`` is a list of stop conditions: functions
+    that take the ``TurnStep`` s so far and return True to end the turn. In a worker's App they have names, as tools
+    do.
 
-    Tokens and cost are checked before each model call, so that the last one may go beyond them.
+    Tokens and cost are checked before each model call, so the last call may exceed them.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", limits=Limits(tokens=10_000, seconds=60))
@@ -92,7 +94,7 @@ class Limits(Struct, frozen=True, omit_defaults=True):
 
     @property
     def of_cost(self) -> bool:
-        """True if the cost of a turn or its session is limited."""
+        """Whether the cost of a turn or its session is limited."""
         return self.cost is not None or self.session_cost is not None
 
     def named(self) -> Limits:
@@ -113,12 +115,12 @@ _WHOLE = ("steps", "tokens", "session_tokens", "parallel_calls")
 
 
 def stop_name(stop: str | Callable[..., Any]) -> str:
-    """Return the name of a stop condition, which is that of its function."""
+    """Return the name of a stop condition: the name of its function."""
     return stop if isinstance(stop, str) else getattr(stop, "__name__", type(stop).__name__)
 
 
 def stricter(one: Limits | None, other: Limits | None) -> Limits:
-    """Return limits that keep to both: of each number the smaller one, and all stop conditions.
+    """Return limits that satisfy both: the smaller of each number, and all stop conditions.
 
     >>> stricter(Limits(tokens=500, cost=1.0), Limits(tokens=100)).tokens
     100
@@ -133,7 +135,7 @@ def stricter(one: Limits | None, other: Limits | None) -> Limits:
 
 
 def checked_limits(limits: object) -> Limits | None:
-    """Return the limits, or None where none are given. Raises ``UsageError``, which names the wrong one."""
+    """Return the limits, or None if none are given. Raises ``UsageError``, which names the invalid one."""
     if limits is None:
         return None
     if not isinstance(limits, Limits):
