@@ -1,4 +1,4 @@
-"""``Memory``: what an agent recalls, how, and of whom."""
+"""``Memory``: what an agent recalls, how, and from whose turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scope = Literal["session", "agent", "tenant"]
 def scope_key(
     prefix: str, name: str, scope: Scope, *, tenant: str | None, agent: str | None, session: str | None
 ) -> str:
-    """Return the text that all turns of one scope have in common, and no others.
+    """Return the text that all turns of one scope share, and no other turn has.
 
     >>> mine = scope_key("ant", "memory", "tenant", tenant="acme", agent="host", session="s-1")
     >>> mine == scope_key("ant", "memory", "tenant", tenant="acme", agent="other", session="s-2")
@@ -43,9 +43,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class FactModel:
     """The model that extracts lasting facts about a user: ``Memory(…, facts=FactModel("openai", "gpt-4o-mini"))``.
 
-    ``provider`` is one of the App's or a built-in one. ``params`` go with each of its calls, and ``instructions`` say
-    what else to keep or to leave out. At most ``most`` facts are kept in a scope. They stand in Redis under ``name``:
-    a memory that replaces another one keeps its facts if both have this name here.
+    ``provider`` is one of the App's or a built-in one. ``params`` are sent with each call, and ``instructions`` add
+    what to keep or to leave out. At most ``most`` facts are kept in a scope. Redis stores them under ``name``: a
+    memory that replaces another one keeps its facts if both fact models have the same name.
 
     Raises ``UsageError``.
 
@@ -76,42 +76,42 @@ class FactModel:
 
 
 def checked_fact_name(name: Any) -> str:
-    """Check the name of facts. Raises ``UsageError``."""
+    """Check the name of a fact model. Raises ``UsageError``."""
     if not is_a(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"name= must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}.")
     return name
 
 
 def fact_cursor(name: str) -> str:
-    """Return the name under which the turns wait for the extraction of facts. No memory can have it."""
+    """Return the name under which turns wait for the extraction of facts. No memory can have this name."""
     return f"+{name}"
 
 
 class Memory:
     """What an agent recalls of earlier turns. Pass it to ``Agent(memory=…)`` or ``App(memory=…)``.
 
-    Workers embed every finished turn of the agent's sessions and write it to ``store``, after the turn has ended.
-    ``store`` is a ``VectorStore`` of LangChain, or a folder for a ``FaissStore``; a folder needs ``embeddings``, an
-    ``Embeddings`` of LangChain. A store of LangChain has its own.
+    After a turn of the agent's sessions has finished, a worker embeds it and writes it to ``store``. ``store`` is a
+    ``VectorStore`` of LangChain, which has its own embeddings, or a folder for a ``FaissStore``; a folder needs
+    ``embeddings``, an ``Embeddings`` of LangChain.
 
-    ``scope`` says what a turn recalls: turns of its own ``"session"``, of all sessions of its ``"agent"``, or of all
-    sessions of its ``"tenant"`` whose agents have a memory of this ``name``. It never recalls turns of another tenant;
-    sessions without a tenant recall each other's. So give each user a tenant before you choose a wider scope than
-    ``"session"``.
+    ``scope`` decides what a turn recalls: turns of its own ``"session"``, of all sessions of its ``"agent"``, or of
+    all sessions of its ``"tenant"`` whose agents have a memory of this ``name``. It never recalls turns of another
+    tenant; sessions without a tenant recall each other's. So give each user a tenant before you choose a wider scope
+    than ``"session"``.
 
-    ``recall="tool"`` offers the model a tool ``recall(query)``; ``"start"`` looks once for what fits the turn's input,
-    and shows it to the model beside that input. Both show ``count`` passages at most, and about ``tokens`` tokens. A
-    store that does not answer within ``timeout`` seconds is left out of the turn.
+    ``recall="tool"`` offers the model a tool ``recall(query)``; ``"start"`` searches once with the turn's input and
+    shows the model the result with that input. Both show at most ``count`` chunks and about ``tokens`` tokens. If the
+    store does not answer within ``timeout`` seconds, the turn continues without it.
 
-    ``filter`` says how the store is asked for the documents of a scope, for stores of another form than most: a
-    function from the value of the metadata field ``scope`` to what the store takes as ``filter=``. ``replaces`` is the
-    memory that this one takes the place of, under another name: it is asked until all that it holds is here as well.
+    ``filter`` is for stores whose filters differ from the usual form: a function from the value of the metadata field
+    ``scope`` to what the store takes as ``filter=``. ``replaces`` is the memory, under another name, that this one
+    replaces: it is searched too until everything in it has been copied here.
 
-    With encryption keys, documents are encrypted. A folder needs nothing for that; build another store with
+    With encryption keys, documents are encrypted. A folder does this by itself; create any other store with
     ``SealedEmbeddings(embeddings)``.
 
-    ``facts`` is a ``FactModel``, which distils facts from the same turns, in the same scope. They are shown with the
-    passages, in at most half of the tokens.
+    ``facts`` is a ``FactModel``, which extracts facts from the same turns, in the same scope. They are shown with the
+    chunks, in at most half of the tokens.
 
     Raises ``UsageError``, and ``MissingPackage`` without ``antiphon[memory]``.
 
@@ -162,7 +162,7 @@ class Memory:
     def scope_key(
         self, prefix: str, tenant: str | None, agent: str | None, session_id: str, *, name: str | None = None
     ) -> str:
-        """Return the text that all documents of a turn's scope have in common, and no others.
+        """Return the text that all documents of a turn's scope share, and no other document has.
 
         >>> memory.scope_key("ant", "acme", "host", "s-1") == memory.scope_key("ant", "acme", "host", "s-2")
         True
@@ -175,7 +175,7 @@ class Memory:
 
 
 def checked_memory(memory: Any) -> Memory | None:
-    """Check what ``memory=`` was given. Raises ``UsageError``."""
+    """Check the value of ``memory=``. Raises ``UsageError``."""
     if memory is not None and not is_a(memory, Memory):
         raise UsageError(f"memory= must be a Memory, not {memory!r}.")
     return memory

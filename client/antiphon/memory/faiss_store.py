@@ -35,17 +35,17 @@ _WRITE = "INSERT OR REPLACE INTO documents (id, text, metadata, vector) VALUES (
 _SINCE = "SELECT place, id, metadata, vector FROM documents WHERE place > ? ORDER BY place"
 _Row: TypeAlias = tuple[str, str, str]
 
-MOST_NUMBERS = 4_000_000  # of the vectors that are searched on the event loop, which takes about 0.3 ms
-MOST_CHANGES = 64  # that are read there
+MOST_NUMBERS = 4_000_000  # in the vectors that are searched on the event loop, which takes about 0.3 ms
+MOST_CHANGES = 64  # that are read on the event loop
 
 
 class FaissStore(VectorStore):
     """A vector store in a folder, which several processes of one machine may use at once. FAISS searches it.
 
-    The documents stand in an SQLite file of the folder; each process keeps their vectors in memory, and reads before
-    each search what others have changed. What ``add_documents`` has returned survives a crash. A document with a known
-    id replaces the one before, and an unknown id is no error for ``delete``. ``filter=`` is a dictionary of metadata
-    that must be equal. ``timeout`` is how long to wait for other writers, in seconds.
+    An SQLite file in the folder contains the documents. Each process keeps their vectors in memory, and reads the
+    changes of other processes before each search. When ``add_documents`` returns, the documents survive a crash. A
+    document whose id exists is replaced; ``delete`` ignores unknown ids. ``filter=`` is a dictionary of metadata that
+    must be equal. ``timeout`` is how long to wait for other writers, in seconds.
 
     >>> from antiphon.memory import WordEmbeddings
     >>> store = FaissStore("recollections", WordEmbeddings())
@@ -68,7 +68,7 @@ class FaissStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings:
-        """What embeds the texts.
+        """The embeddings of the store.
 
         >>> store.embeddings.size
         512
@@ -79,7 +79,7 @@ class FaissStore(VectorStore):
         self, texts: Iterable[str], metadatas: list[dict[str, Any]] | None = None, *,
         ids: Sequence[str | None] | None = None, **kwargs: Any,
     ) -> list[str]:  # fmt: skip
-        """Embed texts and save them; all of them, or none. Returns their ids. Raises ``StoreUnavailable``.
+        """Embed texts and save all of them or none. Return their ids. Raises ``StoreUnavailable``.
 
         >>> store.add_texts(["I drink black tea."], [{"user": "alice"}], ids=["a"])  # in the place of the former
         ['a']
@@ -99,7 +99,7 @@ class FaissStore(VectorStore):
         return named
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool:
-        """Delete documents; unknown ids are passed over. None deletes all. Raises ``StoreUnavailable``.
+        """Delete documents, ignoring unknown ids. None deletes all. Raises ``StoreUnavailable``.
 
         >>> store.delete(["a", "unknown"])
         True
@@ -112,12 +112,12 @@ class FaissStore(VectorStore):
                     ]
                 known = [one for one in ids if _row(database, one)]
                 database.executemany(_WRITE, [(one, None, None, None) for one in known])
-            if known:  # nor in the write-ahead log
+            if known:  # delete them from the write-ahead log, too
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return the documents with these ids that there are.
+        """Return the documents with these ids, without those that do not exist.
 
         >>> [found.page_content for found in store.get_by_ids(["a", "unknown"])]
         ['I drink green tea.']
@@ -129,7 +129,7 @@ class FaissStore(VectorStore):
     def similarity_search(
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **kwargs: Any  # noqa: A002
     ) -> list[Document]:  # fmt: skip
-        """Return the ``k`` documents that are nearest to a text, the nearest first.
+        """Return the ``k`` documents nearest to a text, the nearest first.
 
         >>> store.similarity_search("tea", filter={"user": "alice"})
         []
@@ -192,7 +192,7 @@ class FaissStore(VectorStore):
             with _on_this_core():
                 return self._vectors.documents(database, vector, k, having)
         except sqlite3.OperationalError:
-            return None  # the thread tries it again, and reports what is wrong
+            return None  # the thread retries, and reports the error
         finally:
             self._lock.release()
 
@@ -204,7 +204,7 @@ class FaissStore(VectorStore):
         cls, texts: list[str], embedding: Embeddings, metadatas: list[dict[str, Any]] | None = None, *,
         ids: list[str] | None = None, folder: str | os.PathLike[str] = "memory", **kwargs: Any,
     ) -> Self:  # fmt: skip
-        """Make a store of these texts in ``folder``.
+        """Create a store with these texts in ``folder``.
 
         >>> other = FaissStore.from_texts(["One."], WordEmbeddings(), folder="others")
         """
@@ -224,7 +224,7 @@ class FaissStore(VectorStore):
 
     @contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
-        """Hold the database, for one thread at a time. A process that was forked opens its own."""
+        """Lend the database to one thread at a time. A forked process opens its own."""
         with self._lock:
             try:
                 if self._database is None or self._pid != os.getpid():
@@ -243,9 +243,9 @@ class FaissStore(VectorStore):
 
 
 class _Vectors:
-    """The vectors of a process, and which metadata they have: a change is read once, by its place in the file.
+    """The vectors of a process and their metadata. Each change is read once, by its place in the file.
 
-    Each value of the metadata ``scope`` has an index of its own, so that a search takes as long as its scope is large.
+    Each value of the metadata ``scope`` has its own index, so the time of a search depends on the size of its scope.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class _Vectors:
         self._metadata: dict[int, dict[str, Any]] = {}
 
     def read(self, rows: Sequence[Any]) -> None:
-        """Take in what has changed since the last time. A change has a higher place than all before it."""
+        """Read the changes since the last call. Each change has a higher place than all earlier ones."""
         if not rows:
             return
         self._remove([row[1] for row in rows])
@@ -306,9 +306,9 @@ class _Vectors:
         return [] if index is None else [index]
 
     def _selected(self, having: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return how an index finds only what has this metadata, or None if nothing has it."""
+        """Return the options that limit an index's search to this metadata, or None if no document has it."""
         if having.keys() <= {"scope"} and having.get("scope", "") is not None:
-            return {}  # the index has nothing else
+            return {}  # the index has no other documents
         sets = [self._having.get((key, _frozen(value)), set[int]()) for key, value in having.items()]
         places: set[int] = set.intersection(*sets)
         if not places:
@@ -341,7 +341,7 @@ class _Vectors:
 
 @contextmanager
 def _on_this_core() -> Generator[None]:
-    """Let FAISS search without the threads of OpenMP: a short search would mostly wait until they run."""
+    """Let FAISS search without OpenMP threads: a short search would mostly wait for them to start."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # for this thread only
     try:
@@ -372,7 +372,7 @@ def _row(database: sqlite3.Connection, name: str) -> _Row | None:
 
 
 def _rows_at(database: sqlite3.Connection, places: Sequence[int]) -> dict[int, tuple[str, str]]:
-    """Return the ids and texts of the documents at these places that there are."""
+    """Return the ids and texts of the documents at these places, without those that do not exist."""
     wanted = json.dumps(places)
     query = "SELECT place, id, text FROM documents WHERE place IN (SELECT value FROM json_each(?))"
     return {

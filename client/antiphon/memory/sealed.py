@@ -1,9 +1,9 @@
-"""Documents of memories with encryption: a store has ciphertexts, and vectors that only the key makes sense of.
+"""Documents of memories with encryption: a store has ciphertexts, and vectors that are meaningless without the key.
 
-The page content of a document is encrypted for its scope, so that it opens in no other one. ``SealedEmbeddings`` opens
-it to embed it, and turns the vector in a way that only the key determines: distances stay what they are, so that any
-store finds the nearest documents, but a model that inverts embeddings reads nothing from the vectors. Queries reach the
-store in the same form. Each key has its own turn and its own scopes, so that documents of earlier keys are found.
+The page content of a document is encrypted for its scope and cannot be decrypted in another one. ``SealedEmbeddings``
+decrypts it to embed it, and rotates the vector in a way that only the key determines: distances do not change, so any
+store finds the nearest documents, but a model that inverts embeddings cannot read the vectors. Queries reach the
+store in the same form. Each key has its own rotation and its own scopes, so documents of earlier keys are found.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from antiphon.errors import KeyMissing, SealBroken
 
 SIGN = "antiphon:sealed:"
 HEAD = b"1:memory"
-MOST_TURNS = 32  # of keys and sizes of vectors that are kept
+MOST_TURNS = 32  # rotations that are cached, by key and vector size
 
 
 class SealedEmbeddings(Embeddings):
     """Embeddings for the store of a ``Memory`` with encryption: the store has no text, and vectors that it cannot read.
 
-    ``embeddings`` are those of the model. Without keys, texts and vectors pass unchanged. With a folder as its store,
-    a ``Memory`` does this by itself.
+    ``embeddings`` are those of the model. Without keys, texts and vectors stay unchanged. A ``Memory`` whose store is
+    a folder does this by itself.
 
     >>> from antiphon.memory import FaissStore, Memory, SealedEmbeddings, WordEmbeddings
     >>> sealed = SealedEmbeddings(WordEmbeddings())
@@ -80,12 +80,12 @@ class SealedEmbeddings(Embeddings):
 
 
 def _given(text: str) -> tuple[str, Key | None]:
-    """Return a text to embed, and its key. Without keys none is encrypted, whatever a user lets it begin with."""
+    """Return a text to embed, and its key. Without keys, no text counts as encrypted, however a user lets it begin."""
     return (text, None) if keyring_of_process() is None else opened_text(text)
 
 
 def scope_of(scope: str, key: Key) -> str:
-    """Return the scope of what a key encrypts for a scope."""
+    """Return the scope of documents that this key encrypts for a scope."""
     return hashlib.sha256(f"{scope} {key.name}".encode()).hexdigest()[:40]
 
 
@@ -97,9 +97,9 @@ def sealed_text(ring: Keyring, key: Key, scope: str, text: str) -> str:
 
 
 def opened_text(text: str, scope: str | None = None) -> tuple[str, Key | None]:
-    """Return what ``sealed_text`` encrypted, and its key. A text that is not encrypted is returned without one.
+    """Decrypt a text of ``sealed_text``, and return it with its key. A text that is not encrypted has no key.
 
-    Raises ``KeyMissing``, and ``SealBroken`` for a text of another ``scope`` than the given one.
+    Raises ``KeyMissing``, and ``SealBroken`` for a text of another scope than ``scope``.
     """
     if not text.startswith(SIGN):
         return text, None
@@ -118,7 +118,7 @@ def opened_text(text: str, scope: str | None = None) -> tuple[str, Key | None]:
 
 
 def turned(vector: list[float], key: Key | None) -> list[float]:
-    """Turn a vector as only the key can. Lengths, distances and angles of vectors stay what they are."""
+    """Rotate a vector in a way that only the key determines. Lengths, distances and angles do not change."""
     if key is None:
         return vector
     found = np.asarray(vector, dtype=np.float64)
@@ -132,7 +132,7 @@ def turned(vector: list[float], key: Key | None) -> list[float]:
 
 @lru_cache(MOST_TURNS)
 def _turns(secret: bytes, size: int) -> list[tuple[Any, Any, Any]]:
-    """Return turns of pairs of dimensions: of each with each other one in some way, in several rounds."""
+    """Return rotations of pairs of dimensions, in enough rounds that each dimension mixes with every other."""
     rounds = 2 * max(1, math.ceil(math.log2(max(size, 2))))
     found: list[tuple[Any, Any, Any]] = []
     for number in range(rounds):

@@ -8,9 +8,9 @@ from antiphon.memory.word_vectors import word_vector
 
 
 class WordEmbeddings(Embeddings):
-    """Embeds a text by its words and their trigrams. The same text has the same vector, in every process.
+    """Embeds a text by its words and their trigrams. The same text has the same vector in every process.
 
-    It knows no meaning: texts are near each other if they share words, or parts of words. Rare words count more than
+    It ignores meaning: texts are near each other if they share words, or parts of words. Long words count more than
     short ones. ``size`` is the number of dimensions.
 
     >>> words = WordEmbeddings()
@@ -23,7 +23,7 @@ class WordEmbeddings(Embeddings):
         self.size = size
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of these texts.
+        """Return the vectors of texts.
 
         >>> [len(vector) for vector in words.embed_documents(["one", "two"])]
         [512, 512]

@@ -1,4 +1,4 @@
-"""Vectors of texts without a model: from their words and the trigrams of these."""
+"""Vectors of texts without a model, from their words and the trigrams of the words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRIGRAM_WEIGHT = 0.3
 
 
 def word_vector(text: str, size: int) -> list[float]:
-    """Return the vector of a text, of length 1. The same text has the same vector, in every process."""
+    """Return the vector of a text, of length 1. The same text has the same vector in every process."""
     vector = [0.0] * size
     for word in _WORD.findall(text.lower()):
         _add(vector, word, 1.0 if len(word) > 3 else 0.2)
