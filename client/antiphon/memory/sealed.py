@@ -80,7 +80,7 @@ class SealedEmbeddings(Embeddings):
 
 
 def _given(text: str) -> tuple[str, Key | None]:
-    """Return a text to embed, and its key. Without keys, no text counts as encrypted, however a user lets it begin."""
+    """Return a text to embed, and its key. Without keys, no text counts as encrypted, whatever its beginning."""
     return (text, None) if keyring_of_process() is None else opened_text(text)
 
 
