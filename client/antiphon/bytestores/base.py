@@ -1,4 +1,4 @@
-"""``ByteStore``: what keeps the contents of files outside Redis."""
+"""``ByteStore``: the interface of stores that keep the contents of files outside Redis."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterator, Sequence
 class ByteStore(ABC):
     """Keeps contents under names. All methods may be called from several threads and processes at once.
 
-    A name has the characters ``a-z``, ``0-9`` and ``/``, and is never used for another content. What a method raises
-    becomes ``StoreUnavailable``, except for an ``AgentError``.
+    A name consists of ``a-z``, ``0-9`` and ``/``, and is never used for another content. Any exception of a method
+    except an ``AgentError`` becomes ``StoreUnavailable``.
     """
 
     @abstractmethod
     def save(self, name: str, data: bytes) -> None:
-        """Store content. When this returns, it outlives a crash; before, ``load`` finds nothing of it."""
+        """Store content. When this returns, it survives a crash; until then, ``load`` returns None."""
 
     @abstractmethod
     def load(self, name: str) -> bytes | None:
-        """Return the content of this name, or None."""
+        """Return the content with this name, or None."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:
-        """Remove contents. A name without one is no error."""
+        """Remove contents, ignoring names without one."""
 
     @abstractmethod
     def names(self, prefix: str) -> Iterator[str]:
-        """Iterate over the names that begin with this prefix, which ends with ``/``, in the order of the names."""
+        """Iterate in order over the names that begin with this prefix, which ends with ``/``."""

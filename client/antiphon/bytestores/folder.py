@@ -1,4 +1,4 @@
-"""``FolderStore``: contents as files of a folder, such as a network share of all processes."""
+"""``FolderStore``: contents as files in a folder, such as a network share that all processes use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_BEHIND_SECONDS = 24 * 3600
 
 
 class FolderStore(ByteStore):
-    """Stores each content as a file of this folder, which must exist and be the same for all processes.
+    """Stores each content as a file in this folder, which must exist and be the same for all processes.
 
     Raises ``SettingsError`` if the folder does not exist.
 
@@ -38,9 +38,9 @@ class FolderStore(ByteStore):
             raise SettingsError(f"The folder for files, {os.fspath(folder)!r}, does not exist: create it.")
 
     def save(self, name: str, data: bytes) -> None:
-        """Write the content to a new file, and give it its name when it is on the disk."""
+        """Write the content to a new file, and rename the file when it is on the disk."""
         path, new = self._folder / name, self._folder / NEW / secrets.token_hex(16)
-        for _ in range(TRIES):  # another process may remove the folder that has become empty
+        for _ in range(TRIES):  # another process may remove the folder while it is empty
             with suppress(FileNotFoundError):
                 new.parent.mkdir(exist_ok=True)
                 _write(new, data)
@@ -50,7 +50,7 @@ class FolderStore(ByteStore):
         raise OSError(f"the folder of {name!r} is removed again and again")
 
     def load(self, name: str) -> bytes | None:
-        """Read the file of this name."""
+        """Read the file with this name."""
         try:
             return (self._folder / name).read_bytes()
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class FolderStore(ByteStore):
                     (self._folder / parent).rmdir()
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Walk through the folder. Files whose writer has died are removed a day later."""
+        """Walk through the folder. Also remove files whose writer died more than a day ago."""
         self._remove_left_behind()
         yield from self._below(prefix.rstrip("/"))
 
@@ -97,7 +97,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _on_disk(folder: Path) -> None:
-    """Let the names in a folder outlive a power loss, where the system can."""
+    """Make the names in a folder survive a power loss, if the system supports this."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

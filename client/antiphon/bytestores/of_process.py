@@ -1,4 +1,4 @@
-"""The byte store that this process uses, as ``ANTIPHON_FILES`` or ``use_byte_store`` names it."""
+"""The byte store of this process, from ``ANTIPHON_FILES`` or ``use_byte_store``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.tools.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings(DeclaredSettings):
-    """The setting of every process that reads or writes files of sessions."""
+    """The setting of processes that read or write files of sessions."""
 
     files: str = setting(
         "",
@@ -31,7 +31,7 @@ FILES_VARIABLE = FileSettings.variable("files")
 
 
 class StoredBytes:
-    """A byte store as the event loop uses it: its methods run in threads. Each raises ``StoreUnavailable``."""
+    """A byte store for the event loop: runs its methods in threads. Each raises ``StoreUnavailable``."""
 
     def __init__(self, store: ByteStore) -> None:
         self.store = store
@@ -47,7 +47,7 @@ class StoredBytes:
         await self._call(partial(self.store.delete, names))
 
     async def page(self, names: Iterator[str], most: int) -> list[str]:
-        """Take up to so many names of what ``store.names`` has returned."""
+        """Take up to ``most`` names from the iterator of ``store.names``."""
         return await self._call(lambda: [name for name, _ in zip(names, range(most), strict=False)])
 
     async def _call(self, call: Callable[[], Any]) -> Any:
@@ -64,10 +64,10 @@ _of_process: list[StoredBytes] = []
 
 
 def use_byte_store(store: ByteStore | str | None) -> None:
-    """Store the contents of files here from now on, in place of ``ANTIPHON_FILES``. None ends this.
+    """Store the contents of files here from now on, instead of in ``ANTIPHON_FILES``. None undoes this.
 
     Call it in every process before it uses a session, and in the module of an App, which every worker process imports.
-    Contents that Redis has stay there. Raises ``SettingsError`` for a URL that names no store.
+    Contents that are in Redis stay there. Raises ``SettingsError`` for a URL of an unknown form.
 
     >>> from antiphon.bytestores import FolderStore, use_byte_store
     >>> use_byte_store(FolderStore("/tmp"))
@@ -79,7 +79,7 @@ def use_byte_store(store: ByteStore | str | None) -> None:
 
 
 def bytes_of_process() -> StoredBytes | None:
-    """Return the byte store of ``use_byte_store``, or of ``ANTIPHON_FILES``, or None. Raises ``SettingsError``."""
+    """Return the byte store from ``use_byte_store`` or ``ANTIPHON_FILES``, or None. Raises ``SettingsError``."""
     if _of_process:
         return _of_process[0]
     url = os.environ.get(FILES_VARIABLE, "").strip()

@@ -1,4 +1,4 @@
-"""``S3Store``: contents as objects of Amazon S3, or of a service with its interface. Needs ``antiphon[s3]``."""
+"""``S3Store``: contents as objects in Amazon S3, or in a compatible service. Needs ``antiphon[s3]``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OPTIONS = ("endpoint", "region")
 
 
 class S3Store(ByteStore):
-    """Stores each content as an object of a bucket, below a ``prefix``.
+    """Stores each content as an object in a bucket, below a ``prefix``.
 
     boto3 finds the credentials: in the environment, a profile, or the role of the machine or the pod. They need
-    ``s3:PutObject``, ``s3:GetObject``, ``s3:DeleteObject`` and ``s3:ListBucket``. ``endpoint`` is the URL of another
-    service with S3's interface. Raises ``MissingPackage``.
+    ``s3:PutObject``, ``s3:GetObject``, ``s3:DeleteObject`` and ``s3:ListBucket``. ``endpoint`` is the URL of an
+    S3-compatible service. Raises ``MissingPackage``.
 
     >>> store = S3Store("our-files", "antiphon", endpoint="https://minio.example.com")  # doctest: +SKIP
     """
@@ -63,7 +63,7 @@ class S3Store(ByteStore):
             return None
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete these objects, up to a thousand with a request."""
+        """Delete these objects, up to a thousand per request."""
         for at in range(0, len(names), MOST_AT_ONCE):
             keys = [{"Key": self._prefix + name} for name in names[at : at + MOST_AT_ONCE]]
             answer = self._client().delete_objects(
@@ -73,21 +73,21 @@ class S3Store(ByteStore):
                 raise OSError(f"S3 has not deleted an object: {failed.get('Code')}")
 
     def names(self, prefix: str) -> Iterator[str]:
-        """List the objects, a thousand with a request."""
+        """List the objects, up to a thousand per request."""
         pages = self._client().get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
             for one in page.get("Contents", ()):
                 yield one["Key"].removeprefix(self._prefix)
 
     def _client(self) -> Any:
-        """Return the client of this process: the child of a fork opens connections of its own."""
+        """Return the client of this process. A forked process opens its own connections."""
         process, client = self._opened
         if process != os.getpid():
             boto3: Any = import_module("boto3.session")  # it has no types
             config = import_module("botocore.config").Config(
                 connect_timeout=CONNECT_SECONDS, read_timeout=SILENT_SECONDS,
                 retries={"mode": "standard", "total_max_attempts": TRIES}, max_pool_connections=32,
-                request_checksum_calculation="when_required",  # other services know no checksums
+                request_checksum_calculation="when_required",  # other services do not support checksums
                 response_checksum_validation="when_required",
             )  # fmt: skip
             client = boto3.Session().client("s3", config=config, **self._where)
