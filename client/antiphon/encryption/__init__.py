@@ -1,7 +1,7 @@
 """Encryption at rest: encrypts content before it reaches Redis or an archive, and decrypts it.
 
-``keyring`` has the keys, ``cipher`` the algorithm, ``values`` encrypts single values, and ``records`` has the table of
-what is encrypted in each kind of record.
+``keyring`` has the keys and the algorithm, ``values`` encrypts single values, and ``records`` has the table of what
+is encrypted in each kind of record.
 """
 
 from __future__ import annotations

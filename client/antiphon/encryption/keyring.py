@@ -1,4 +1,4 @@
-"""The keys of a deployment: the first one seals, and all of them open, with AES-256-GCM and random nonces."""
+"""The keys of a deployment: the first one encrypts, and all of them decrypt, with AES-256-GCM and random nonces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("antiphon.encryption")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionSettings(DeclaredSettings):
-    """The settings of every process that reads or writes content."""
+    """The settings of processes that read or write content."""
 
     VARIABLE: ClassVar[str] = "ANTIPHON_ENCRYPTION_{}"
 
@@ -43,20 +43,20 @@ KEYS_VARIABLE = EncryptionSettings.variable("keys")
 PLAINTEXT_VARIABLE = EncryptionSettings.variable("accept_plaintext")
 KEY_BYTES = 32
 ASK_AGAIN_SECONDS = 10.0
-MOST_PLACES = 4096  # whose derived keys are kept
+MOST_PLACES = 4096  # whose derived keys are cached
 
 _URL_SAFE = str.maketrans("-_", "+/")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 KeySource = Callable[[], "Iterable[tuple[str, bytes]]"]
-"""Returns the ids and the 32 bytes of all keys, the one that seals first."""
+"""Returns the ids and the 32 bytes of all keys. The first key encrypts."""
 
 
 class Key:
-    """One key. Its ``name`` in a sealed value is its id and a part of its hash, so that a wrong key is noticed.
+    """One key. Its ``name`` in an encrypted value is its id and a part of its hash, so that a wrong key is detected.
 
-    Each session has a key of its own, derived from this one: a value that is moved to another session does not open,
-    and no key seals more values than AES-GCM allows for random nonces.
+    Each session has its own key, derived from this one: a value that is moved to another session cannot be decrypted,
+    and no key encrypts more values than AES-GCM allows for random nonces.
     """
 
     def __init__(self, key_id: str, secret: bytes) -> None:
@@ -75,18 +75,18 @@ class Key:
         return f"Key({self.name!r})"
 
     def derived(self, purpose: str) -> bytes:
-        """Return a key for one purpose, from which this one cannot be learned."""
+        """Return a key for one purpose. It does not reveal this key."""
         return hmac.digest(self._secret, purpose.encode(), "sha256")
 
 
 class Keyring:
     """Keys by their names. ``source`` is a list of ids and keys, or a function that returns one.
 
-    A function is called when the ring is made, and again, at most every ten seconds, when a value names a key that the
-    ring does not have: so a key that is added to the place where the function looks needs no new process. It runs on
-    the event loop, so it must not take long. If it fails then, the ring keeps the keys that it has, and says so in the
-    log. Raises ``SettingsError`` for keys that are not valid, ``MissingPackage`` without ``antiphon[encryption]``, and
-    what the function raises when the ring is made.
+    A function is called when the ring is created, and again, at most every ten seconds, when a value names a key that
+    the ring does not have. So you can add a key without restarting processes. The function runs on the event loop, so
+    it must not take long. If a later call fails, the ring keeps its keys and logs a warning. Raises ``SettingsError``
+    for invalid keys, ``MissingPackage`` without ``antiphon[encryption]``, and the exceptions of the function's first
+    call.
 
     >>> ring = Keyring([("2026-11", bytes(range(32))), ("2026-05", bytes(32))])
     >>> [key.name.partition(".")[0] for key in ring.keys]
@@ -99,7 +99,7 @@ class Keyring:
         self._asked = time.monotonic()
         self._take(source() if callable(source) else source)
         self.cipher = lru_cache(MOST_PLACES)(_cipher_of)
-        self.cipher(self.sealing, "")  # raises now what would be raised later
+        self.cipher(self.sealing, "")  # raise now what would be raised later
 
     def _take(self, found: Iterable[tuple[str, bytes]]) -> None:
         keys = [Key(key_id, secret) for key_id, secret in found]
@@ -109,10 +109,10 @@ class Keyring:
         if len(named) < len(keys):
             raise SettingsError(f"{KEYS_VARIABLE} has the same key twice.")
         self.keys, self._named = keys, named
-        self.sealing = keys[0]  # the key that seals
+        self.sealing = keys[0]  # the key that encrypts
 
     def named(self, name: str) -> Key:
-        """Return the key that a sealed value names. Raises ``KeyMissing``."""
+        """Return the key that an encrypted value names. Raises ``KeyMissing``."""
         if name not in self._named:
             self._ask_again()
         if name not in self._named:
@@ -131,7 +131,7 @@ class Keyring:
         )
 
     def _ask_again(self) -> None:
-        """Take the keys that the source has now. If it fails, those that are there stay: turns wait, and none fails."""
+        """Take the keys that the source has now. If it fails, keep the current ones: turns wait and do not fail."""
         with self._lock:
             if self._source is None or time.monotonic() - self._asked < ASK_AGAIN_SECONDS:
                 return
@@ -152,10 +152,10 @@ _of_process: list[Keyring] = []
 
 
 def use_keys(source: Sequence[tuple[str, bytes]] | KeySource | None) -> None:
-    """Take the keys of this process from here, in place of ``ANTIPHON_ENCRYPTION_KEYS``, for all that is opened later.
+    """Set the keys of this process, in place of ``ANTIPHON_ENCRYPTION_KEYS``, for clients and stores opened later.
 
-    Call it before you make a client or a store, and in the module of an App, which every worker process imports. The
-    arguments and errors are those of ``Keyring``.
+    Call it before you create a client or a store, and in the module of an App, which every worker process imports.
+    The arguments and errors are those of ``Keyring``.
 
     >>> use_keys(lambda: [("2026-11", bytes(range(32)))])
     >>> use_keys(None)  # those of the variable again
@@ -164,7 +164,7 @@ def use_keys(source: Sequence[tuple[str, bytes]] | KeySource | None) -> None:
 
 
 def keyring_of_process() -> Keyring | None:
-    """Return the keys of ``use_keys``, or of ``ANTIPHON_ENCRYPTION_KEYS``, or None. Raises ``SettingsError``."""
+    """Return the keys from ``use_keys`` or ``ANTIPHON_ENCRYPTION_KEYS``, or None. Raises ``SettingsError``."""
     if _of_process:
         return _of_process[0]
     text = os.environ.get(KEYS_VARIABLE, "").strip()
@@ -178,7 +178,7 @@ def _keyring_of(text: str) -> Keyring:
 
 
 def _parsed(part: str, number: int) -> tuple[str, bytes]:
-    """Return id and key. An error repeats nothing of what was written: all of it may be a key."""
+    """Return id and key. An error does not quote the text: any of it may be a key."""
     key_id, colon, encoded = part.partition(":")
     with suppress(ValueError):
         if colon:
@@ -189,7 +189,7 @@ def _parsed(part: str, number: int) -> tuple[str, bytes]:
 
 
 def new_key(key_id: str) -> str:
-    """Make a key in the form of ``ANTIPHON_ENCRYPTION_KEYS``.
+    """Create a key in the form of ``ANTIPHON_ENCRYPTION_KEYS``.
 
     >>> len(new_key("2026-11"))
     52
@@ -203,7 +203,7 @@ NONCE_BYTES = 12
 
 @cache
 def _library() -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return the algorithm, and what it raises for values that were changed."""
+    """Return the algorithm, and the exceptions that it raises for modified values."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -213,7 +213,7 @@ def _library() -> tuple[Any, tuple[type[Exception], ...]]:
 
 
 class Cipher:
-    """Seals and opens with one key. Raises ``MissingPackage`` without ``antiphon[encryption]``."""
+    """Encrypts and decrypts with one key. Raises ``MissingPackage`` without ``antiphon[encryption]``."""
 
     __slots__ = ("_gcm", "_refusals")
 
@@ -222,12 +222,12 @@ class Cipher:
         self._gcm = algorithm(key)
 
     def seal(self, data: bytes, beside: bytes) -> bytes:
-        """Return the nonce and the ciphertext. ``beside`` stays in plain text and cannot be changed either."""
+        """Return the nonce and the ciphertext. ``beside`` stays in plain text, but decryption fails if it changes."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._gcm.encrypt(nonce, data, beside)
 
     def open(self, sealed: bytes, beside: bytes) -> bytes:
-        """Return what was sealed. Raises ``SealBroken``."""
+        """Return the decrypted data. Raises ``SealBroken``."""
         try:
             return self._gcm.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], beside)
         except self._refusals as exc:

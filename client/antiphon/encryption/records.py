@@ -1,4 +1,4 @@
-"""What is encrypted in each kind of value, and what stays in plain text because scripts and lists read it.
+"""Which parts of each kind of value are encrypted, and which stay in plain text because scripts and lists read them.
 
 Ids, kinds, counters, times, tokens used, codes of errors, and names of queues, tenants and workers stay in plain text.
 """
@@ -18,16 +18,17 @@ from antiphon.input.ids import cell_hash
 from antiphon.text import text_of
 
 NEWER_THAN_UNSEALED = b'"version":1000,'
-"""Stands before the encrypted members of a record that workers run, so that a release that knows no encryption leaves
-it to others, as it does with any newer version."""
+"""Precedes the encrypted members of a record that workers run. A release without encryption leaves such a record to
+other workers, as it does with any newer version."""
 
 
 class Form(NamedTuple):
     """How values of a kind are encrypted: as a whole JSON value, as a ``text``, or as the members of a JSON object.
 
-    Of an object, the members ``clear`` stay in plain text, ``bound`` ones are encrypted as well, so that no one changes
-    them, and ``before`` stands before the encrypted ones. Scripts add the members ``added`` in plain text, and insert
-    values of other forms as those that ``within`` names. A reader leaves out what is not text if it knows none of it.
+    Of an object, the members ``clear`` stay in plain text. Those in ``bound`` are encrypted as well, so that they
+    cannot be changed, and ``before`` precedes the encrypted members. Scripts add the members ``added`` in plain text;
+    ``within`` maps members that scripts insert to the forms of their values. A strict reader drops unknown members in
+    plain text that are not strings, objects or arrays.
     """
 
     kind: str = ""
@@ -48,7 +49,7 @@ FORMS: dict[str, Form] = {
         "journal", clear=(), before=NEWER_THAN_UNSEALED, added=("version", "type", "turn_id", "created"),
         within={"request": "request", "decision": "decision"},
     ),
-    # What readers follow a session by, and what says how a turn goes on.
+    # In plain text: the fields by which readers follow a session and the course of a turn.
     "event": Form(
         "event", clear=("type", "session_id", "turn_id", "run", "attempt", "step", "kept", "keep", "code"),
         added=("seq", "at", "position", "worker", "retry_at", "input_omitted", "steered_id", "steered_into",
@@ -82,7 +83,7 @@ FORMS: dict[str, Form] = {
 }  # fmt: skip
 
 Fields = Mapping[str, str]
-"""The forms of the fields of a record. All others are in plain text."""
+"""The forms of a record's fields. All other fields are in plain text."""
 
 TURN: Fields = {
     "request": "request", "response": "response", "service": "service", "retry_service": "service", "agent": "agent",
@@ -97,7 +98,7 @@ SESSION: Fields = {
 WEBHOOK: Fields = {name: f"webhook_{name}" for name in ("url", "agent", "secret", "error")}
 
 LINES = ("journal", "run")
-"""The forms of values of which a field may hold several, each in a line of its own."""
+"""The forms whose fields may contain several values, one per line."""
 
 NO_KEY = "A worker without the key of this turn has requeued it."
 NOT_SHOWN = "The reason cannot be decrypted."
@@ -108,7 +109,7 @@ _REASONS = re.compile(
     r"(The worker died\.|The event loop of its worker stood still\.)?"
     r"|A worker without the key of this turn has requeued it\."
 )
-"""What scripts, and workers that recover the turns of others, write without a key."""
+"""Reasons that are written without a key, by scripts and by workers that recover other workers' turns."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
@@ -117,13 +118,13 @@ _SEALED = re.compile(rb'"\\u007f([0-9]+:[a-z_]+:[^"\\]*)"')
 
 
 class Opened(bytes):
-    """What an encrypted field holds. ``stored`` is what stands in Redis, for scripts that compare it."""
+    """The decrypted value of a field. ``stored`` is its form in Redis, for scripts that compare it."""
 
     stored: bytes
 
 
 class Sealer(Values):
-    """Seals and opens values by the table of their forms."""
+    """Encrypts and decrypts values by the table of their forms."""
 
     def __str__(self) -> str:
         if not self.on:
@@ -131,7 +132,7 @@ class Sealer(Values):
         return "content encrypted" if self.strict else "content encrypted, plain text accepted"
 
     def seal(self, place: str, name: str, data: bytes) -> bytes:
-        """Encrypt a value. Nothing stays nothing."""
+        """Encrypt a value. An empty value stays empty."""
         form = FORMS[name]
         if not data:
             return data
@@ -146,20 +147,21 @@ class Sealer(Values):
         )
 
     def seal_all(self, place: str, name: str, values: Sequence[bytes]) -> Sequence[bytes]:
-        """Encrypt each of these values."""
+        """Encrypt several values."""
         return [self.seal(place, name, one) for one in values] if self.on else values
 
     def seal_fields(self, place: str, forms: Fields, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Encrypt those fields of a record that have a form."""
+        """Encrypt the fields of a record that have a form."""
         return {
             name: self.seal(place, forms[name], data) if name in forms else data
             for name, data in fields.items()
         }
 
     def seal_request(self, place: str, request: bytes, shown_input: int) -> tuple[bytes, int]:
-        """Encrypt a request: its input, which scripts copy into events and journals, apart from the rest.
+        """Encrypt a request. Its input is encrypted separately, because scripts copy it into events and journals.
 
-        ``shown_input`` is the length of the input in the request, or 0. Returns the request and that length in it.
+        ``shown_input`` is the length of the input in the request, or 0. Returns the encrypted request and the new
+        length.
         """
         if not self.on:
             return request, shown_input
@@ -169,9 +171,9 @@ class Sealer(Values):
         return b'{"messages":' + said + b"," + rest[1:], len(said) if shown_input else 0
 
     def open(self, place: str, name: str, data: bytes) -> bytes:
-        """Return a value with all that is encrypted in it. Nothing stays nothing.
+        """Decrypt everything in a value that is encrypted. An empty value stays empty.
 
-        Raises ``KeyMissing``, ``SealBroken``, and ``NotEncrypted``.
+        Raises ``KeyMissing``, ``SealBroken``, ``NotEncrypted`` and ``CorruptRecord``.
         """
         if not data:
             return data
@@ -188,15 +190,15 @@ class Sealer(Values):
             raise CorruptRecord(f"A value of the kind {name!r} cannot be read: {exc}.") from exc
 
     def open_all(self, place: str, name: str, values: Sequence[bytes]) -> list[bytes]:
-        """Open each of these values."""
+        """Decrypt several values."""
         return [self.open(place, name, one) for one in values]
 
     def open_fields(self, place: str, forms: Fields, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Open those fields of a record that have a form. What was encrypted is ``Opened``."""
+        """Decrypt the fields of a record that have a form. Values that were encrypted become ``Opened``."""
         return {name: self.open_field(place, forms, name, data) for name, data in fields.items()}
 
     def open_field(self, place: str, forms: Fields, name: str, data: bytes) -> bytes:
-        """Open a field of a record, as ``open_fields`` does."""
+        """Decrypt a field of a record, as ``open_fields`` does."""
         if name not in forms:
             return data
         plain = self.open(place, forms[name], data)
@@ -207,7 +209,7 @@ class Sealer(Values):
         return opened
 
     def open_turn(self, turn_id: str, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Open the record of a turn, which names its session, and whose id begins with the hash of that."""
+        """Decrypt the record of a turn. It names its session, and the turn's id begins with the session's hash."""
         session = text_of(fields.get("session"))
         if self.strict and not turn_id.startswith(cell_hash(session)):
             raise SealBroken(
@@ -221,14 +223,14 @@ class Sealer(Values):
         return found
 
     def reason(self, place: str, text: str) -> str:
-        """Open why something was cancelled, failed or is tried again. What cannot be opened is not shown."""
+        """Decrypt the reason of a cancellation, failure or retry. A reason that cannot be decrypted is not shown."""
         try:
             return text_of(self.open(place, "reason", text.encode()))
         except CorruptRecord:
             return NOT_SHOWN
 
     def _seal_text(self, place: str, name: str, data: bytes) -> bytes:
-        """Without keys, no text of a user may look as if it were encrypted."""
+        """Encrypt a text. Without keys, change a user's text that looks encrypted."""
         before, data = _covered(name, data)
         if self.on and data:
             return before + RAW_MARK + self.encrypted(place, name, msgspec.json.encode(text_of(data)))
@@ -279,7 +281,7 @@ class Sealer(Values):
         return data if data == b"null" else self.plain(name, data)
 
     def _open_members(self, place: str, form: Form, data: bytes) -> bytes:
-        """Members that were encrypted take the place of those of the same name that were not."""
+        """Decrypt the members of an object. Encrypted members replace those of the same name in plain text."""
         whole, known = _members.decode(data), {*(form.clear or ()), *form.added}
         sealed = bytes(whole.pop("sealed", b""))
         inner = self.from_json(place, form.kind, sealed) if sealed.startswith(MARK) else b""
@@ -300,7 +302,7 @@ class Sealer(Values):
 
 
 def _covered(name: str, data: bytes) -> tuple[bytes, bytes]:
-    """Split the number of messages that a summary covers, which scripts read, from its text."""
+    """Split a summary into the number of messages that it covers, which scripts read, and its text."""
     if name != "summary":
         return b"", data
     messages, colon, text = data.partition(b":")
@@ -313,5 +315,5 @@ def stored(data: bytes) -> bytes:
 
 
 def sealer_of(encryption: Keyring | None = None) -> Sealer:
-    """Return what seals with these keys, or with those of the environment. Raises ``SettingsError``."""
+    """Return a ``Sealer`` with these keys, or with those of the process. Raises ``SettingsError``."""
     return Sealer(encryption or keyring_of_process(), EncryptionSettings.load().accept_plaintext)

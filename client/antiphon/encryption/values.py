@@ -1,14 +1,14 @@
-"""Encrypts single values, and decrypts them.
+"""Encrypts and decrypts single values.
 
-An encrypted value is text: a mark, the version of this form, the kind of what it holds, the name of the key, and the
-nonce with the ciphertext in base64. It stands in one of three ways:
+An encrypted value is text: a mark, the version of this form, the kind of its content, the name of the key, and the
+nonce with the ciphertext in base64. It is stored in one of three ways:
 
     "\\u007f1:input:k1.9f86d081:…"              in the place of a JSON value
     "sealed":"\\u007f1:event:k1.9f86d081:…"     as a member of an object, in the place of other members
     DEL 1:reason:k1.9f86d081:…                 in the place of a text that is not JSON
 
-So the scripts copy, join and quote records as they do without encryption. No encoder of ours writes the mark as it
-stands here for anything that a user wrote.
+So the scripts copy, join and quote records as they do without encryption. Our encoders never write the mark in this
+form for a user's text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = "1"
 
 RAW_MARK = b"\x7f"
 MARK = b'"\\u007f'
-MOST_HEADS = 1024  # of kinds with names of keys
+MOST_HEADS = 1024  # combinations of a kind and a key's name that are cached
 
 _TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_+/", b"+/\0\0")
 
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class Values:
-    """Encrypts with the first key of a ring. Without a ring it passes everything on as it is.
+    """Encrypts with the first key of a ring. Without a ring, values stay unchanged.
 
     A ``place`` is what a value belongs to, usually the id of a session. A ``kind`` is what the value is. Neither can be
-    changed without the key. What is not encrypted is refused, unless there are no keys or it is to be accepted.
+    changed without the key. With keys, values in plain text are refused unless ``accept_plaintext`` is set.
     """
 
     def __init__(self, ring: Keyring | None, accept_plaintext: bool = False) -> None:
@@ -49,11 +49,11 @@ class Values:
         return MARK + self.encrypted(place, kind, data) + b'"'
 
     def from_json(self, place: str, kind: str, data: bytes) -> bytes:
-        """Return what ``as_json`` encrypted. Raises ``KeyMissing`` and ``SealBroken``."""
+        """Decrypt a value of ``as_json``. Raises ``KeyMissing`` and ``SealBroken``."""
         return self.decrypted(place, kind, data.removeprefix(MARK).removesuffix(b'"'))
 
     def plain(self, kind: str, data: T) -> T:
-        """Return data that are not encrypted, if they may be. Raises ``NotEncrypted``."""
+        """Return data in plain text if this is allowed. Raises ``NotEncrypted``."""
         if not self.strict:
             return data
         raise NotEncrypted(
@@ -62,16 +62,16 @@ class Values:
         )
 
     def digests(self, place: str, digest: str) -> list[str]:
-        """Return the keyed hash of content: without a key, the content cannot be guessed from it.
+        """Return the keyed hashes of content: without a key, they do not help to guess the content.
 
-        The first is the one to write. The others are those of earlier keys, and of before there was a key.
+        Write the first one. The others are those of earlier keys and, unless plain text is refused, the unkeyed hash.
         """
         keys = self.ring.keys if self.ring else []
         keyed = [hmac.digest(key.derived(f"digest {place}"), digest.encode(), "sha256").hex() for key in keys]
         return keyed if self.strict else [*keyed, digest]
 
     def encrypted(self, place: str, kind: str, data: bytes) -> bytes:
-        """Encrypt data of any form. Needs keys."""
+        """Encrypt any data. Requires keys."""
         assert self.ring is not None
         key = self.ring.sealing
         head = _head(kind, key.name)
@@ -79,7 +79,7 @@ class Values:
         return head + binascii.b2a_base64(body, newline=False).rstrip(b"=").translate(_TO_URL_SAFE)
 
     def seal_bytes(self, place: str, where: str, data: bytes) -> bytes:
-        """Encrypt bytes that are not text, which stay bytes. ``where`` is their position in the place."""
+        """Encrypt bytes as bytes, without base64. ``where`` is their position in the place."""
         if self.ring is None:
             return data
         key = self.ring.sealing
@@ -87,7 +87,7 @@ class Values:
         return head + self.ring.cipher(key, place).seal(data, head + where.encode())
 
     def open_bytes(self, place: str, where: str, data: bytes) -> bytes:
-        """Return what ``seal_bytes`` encrypted. Raises ``KeyMissing`` and ``SealBroken``."""
+        """Decrypt bytes of ``seal_bytes``. Raises ``KeyMissing`` and ``SealBroken``."""
         version, kind, key, body = [*data.split(b":", 3), b"", b"", b""][:4]
         if self.ring is None or (version, kind) != (VERSION.encode(), b"bytes"):
             raise SealBroken
@@ -99,7 +99,7 @@ class Values:
         return self.ring.cipher(self.ring.named(name), place).open(body, head + where.encode())
 
     def decrypted(self, place: str, kind: str, text: bytes) -> bytes:
-        """Return what ``encrypted`` encrypted. Raises ``KeyMissing`` and ``SealBroken``."""
+        """Decrypt a value of ``encrypted``. Raises ``KeyMissing`` and ``SealBroken``."""
         key = self._key_of(kind, text)
         head = _head(kind, key.name)
         body = text[len(head) :].translate(_FROM_URL_SAFE)
@@ -111,7 +111,7 @@ class Values:
         return self.ring.cipher(key, place).open(raw, head)
 
     def _key_of(self, kind: str, text: bytes) -> Key:
-        """Return the key that an encrypted value names, which must be of this kind."""
+        """Return the key that an encrypted value names. The value must be of this kind."""
         if self.ring is not None and text.startswith(_head(kind, self.ring.sealing.name)):
             return self.ring.sealing
         version, _, rest = text.partition(b":")
