@@ -105,7 +105,7 @@ class Memory:
 
     ``filter`` is for stores whose filters differ from the usual form: a function from the value of the metadata field
     ``scope`` to what the store takes as ``filter=``. ``replaces`` is the memory, under another name, that this one
-    replaces: it is searched too until everything in it has been copied here.
+    replaces: it is searched instead until everything in it has been copied here.
 
     With encryption keys, documents are encrypted. A folder does this by itself; create any other store with
     ``SealedEmbeddings(embeddings)``.
