@@ -54,7 +54,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     def delete(self, session_id: str) -> bool:
-        """Delete the data. Return True if there were any.
+        """Delete the data. Return True if there was any.
 
         >>> store.delete("session-1"), store.delete("session-1")
         (True, False)
@@ -71,7 +71,7 @@ class SessionStore(ABC):
     def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
         """Return up to ``count`` ids of saved sessions after ``after``, ordered by their characters.
 
-        Override it where the store can do so without a list of all sessions.
+        Override it if the store can do so without listing all sessions.
 
         >>> store.page_of_sessions(count=1), store.page_of_sessions(after="session-1")
         (['session-1'], [])
@@ -89,7 +89,7 @@ class SessionStore(ABC):
     def stamp(self, session_id: str) -> str | None:
         """Return a text that changes with every ``save``, without loading the data.
 
-        Return None if the store has no such text: the data are then loaded whenever they may have changed.
+        Return None if the store has no such text: the data is then loaded whenever it may have changed.
 
         >>> store.stamp("session-1") == store.stamp("session-1")
         True
@@ -97,7 +97,7 @@ class SessionStore(ABC):
         return None
 
     def save_stamped(self, session_id: str, data: dict[str, Any]) -> str | None:
-        """Save the data and return their stamp.
+        """Save the data and return its stamp.
 
         >>> store.save_stamped("session-1", {"version": 1}) == store.stamp("session-1")
         True
@@ -107,7 +107,7 @@ class SessionStore(ABC):
 
 
 class StampedStore(SessionStore):
-    """A store that writes a stamp with the data. Some hold connections: close them, or use them in a ``with`` block."""
+    """A store that writes a stamp with the data. If it holds connections, close it or use it in a ``with`` block."""
 
     def save(self, session_id: str, data: dict[str, Any]) -> None:
         self.save_stamped(session_id, data)
@@ -126,7 +126,7 @@ class StampedStore(SessionStore):
 
 
 def encode_saved(session_id: str, data: dict[str, Any]) -> bytes:
-    """Return a session's data as JSON. Raises ``UsageError`` if they have no JSON form."""
+    """Return a session's data as JSON. Raises ``UsageError`` if it has no JSON form."""
     try:
         return msgspec.json.encode(data)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:

@@ -19,7 +19,7 @@ _IDS = ("conformance-1", "conformance 2/ä:{x}*?", "конверсация-3")
 
 
 def check_store(store: SessionStore) -> None:
-    """Check that a store does what sessions need. Raises ``AssertionError``, which says what is wrong.
+    """Check that a store does what sessions need. Raises ``AssertionError``, which describes the fault.
 
     The check does not touch existing sessions, and deletes its own at the end.
     """

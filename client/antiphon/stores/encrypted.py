@@ -1,4 +1,4 @@
-"""``SealedStore``: seals what another store saves."""
+"""``SealedStore``: encrypts the data that another store saves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from antiphon.text import text_of
 
 KIND = "archive"
 FORM = 1000
-"""The version of the sealed form: releases without encryption say that a newer one has saved this."""
+"""The version of the encrypted form: releases without encryption report that a newer release saved it."""
 
 
 class SealedStore(SessionStore):
-    """Seals the data of sessions before they reach another store, and opens them again. Ids stay in plain text.
+    """Encrypts the data of sessions before another store saves it, and decrypts it. Ids stay in plain text.
 
-    Workers and local sessions put it around every store while ``ANTIPHON_ENCRYPTION_KEYS`` is set. Use it yourself for
-    dictionaries that you save. Without keys it passes data on as they are. With keys,
-    ``load`` raises ``NotEncrypted`` for data that were saved without, and ``KeyMissing`` and ``SealBroken``.
+    Workers and local sessions wrap every store in it while ``ANTIPHON_ENCRYPTION_KEYS`` is set. Use it yourself for
+    dictionaries that you save. Without keys, data stays unchanged. With keys, ``load`` raises ``NotEncrypted`` for
+    data that was saved without them, ``KeyMissing`` and ``SealBroken``.
 
     >>> from antiphon.encryption import Keyring
     >>> from antiphon.stores import MemoryStore

@@ -31,7 +31,7 @@ try:
 except ImportError as missing:
     raise MissingPackage("PostgresStore needs psycopg: pip install 'antiphon[postgres]'.") from missing
 
-logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # an application decides what it prints
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # the application decides what is printed
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -53,9 +53,9 @@ class PostgresStore(StampedStore):
     """Stores sessions in a table of the PostgreSQL database at ``url``, which is created on first use.
 
     Any number of processes on any machines may use it at once. A call takes one of up to ``connections`` connections,
-    opened when they are needed and replaced when they break, and raises ``StoreUnavailable`` if there is none within
-    ``timeout`` seconds. What ``save`` has written survives what the database survives. The store works after a fork.
-    Raises ``MissingPackage`` without ``antiphon[postgres]``.
+    which are opened as needed and replaced when they break; it raises ``StoreUnavailable`` if none is free within
+    ``timeout`` seconds. Saved data is as durable as the database. The store works after a fork. Raises
+    ``MissingPackage`` without ``antiphon[postgres]``.
 
     >>> store = PostgresStore("postgresql://localhost/antiphon")
     >>> store.save("session-1", {"version": 1})
@@ -99,7 +99,7 @@ class PostgresStore(StampedStore):
         return [name for page in self._pages() for name in page]
 
     def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
-        """Return up to ``count`` ids after ``after``, ordered by their bytes: the index gives them.
+        """Return up to ``count`` ids after ``after``, ordered by their bytes, from the index.
 
         >>> store.page_of_sessions(count=1), store.page_of_sessions(after="session-1")
         (['session-1'], [])
@@ -149,7 +149,7 @@ class PostgresStore(StampedStore):
 
     @contextmanager
     def _connection(self) -> Generator[psycopg.Connection[Any]]:
-        """Lend a connection, in a transaction that is committed at the end."""
+        """Lend a connection in a transaction, which is committed at the end."""
         with _explained(), self._opened().connection() as connection:
             if not self._prepared:
                 # Two processes that create the table at once would collide in the catalogue.
@@ -170,7 +170,7 @@ class PostgresStore(StampedStore):
                 self._pid = os.getpid()
                 self._pool = ConnectionPool(
                     self._url, min_size=0, max_size=self._connections, timeout=self.timeout, open=True,
-                    reconnect_timeout=self.timeout,  # its pauses grow: after a long outage, the next call begins anew
+                    reconnect_timeout=self.timeout,  # its pauses grow: after a long outage, the next call starts over
                     check=ConnectionPool.check_connection, name="antiphon",
                     kwargs={"connect_timeout": max(2, int(self.timeout))},
                 )  # fmt: skip
@@ -179,7 +179,7 @@ class PostgresStore(StampedStore):
 
 @contextmanager
 def _explained() -> Generator[None]:
-    """Raise PostgreSQL's errors as errors of Antiphon. Addresses and keys stay out of them."""
+    """Raise PostgreSQL's errors as errors of Antiphon, without addresses or keys."""
     try:
         yield
     except (DiskFull, OutOfMemory) as exc:

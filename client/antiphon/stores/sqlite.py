@@ -175,7 +175,7 @@ class SQLiteStore(StampedStore):
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA secure_delete = ON")  # what was deleted is not left in the file
+                connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data in the file
                 with connection:
                     connection.execute(_SCHEMA)
                 return

@@ -1,6 +1,6 @@
 """Full-text search over finished turns in an archive's SQLite file (FTS5).
 
-It has a module of its own, because a worker without such an archive does not load SQLite.
+It is a separate module so that a worker without such an archive does not load SQLite.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ CREATE TABLE IF NOT EXISTS antiphon_turns (
     id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, turn_id TEXT NOT NULL, tenant TEXT, agent TEXT,
     created INTEGER NOT NULL, text TEXT NOT NULL, UNIQUE (session_id, turn_id)
 )""",
-    # The words are made by `words_of`: for this tokenizer, all characters beyond ASCII are letters.
+    # The words come from `words_of`: for this tokenizer, all non-ASCII characters are letters.
     "CREATE VIRTUAL TABLE IF NOT EXISTS antiphon_words USING fts5(words, tokenize = 'ascii')",
 )
 SECURE_DELETE = (3, 42, 0)
-"""The first SQLite whose index overwrites the words of a removed row. With an older one, the index is rewritten."""
+"""The first version of SQLite whose index overwrites the words of a removed row. Older ones rewrite the index."""
 
 
 class SQLiteTurns(TurnIndex):
@@ -79,9 +79,10 @@ ORDER BY antiphon_words.rank, created DESC, id LIMIT ? OFFSET ?"""
 
 
 def empty_log(connection: sqlite3.Connection) -> None:
-    """Remove what was deleted from the write-ahead log, which otherwise keeps it until it is overwritten.
+    """Remove deleted data from the write-ahead log, which otherwise keeps it until it is overwritten.
 
-    It waits for readers as long as the connection does. If they read on, the next call empties the log.
+    Waits for readers up to the timeout of the connection. If they are still reading then, the next call empties the
+    log.
     """
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

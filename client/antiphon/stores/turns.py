@@ -13,7 +13,7 @@ from antiphon.stores.words import Query, words_of
 
 
 class IndexedTurn(Struct, frozen=True):
-    """A turn in the index: what its user and its model said. ``created`` is in ms since 1970."""
+    """A turn in the index, with the text of its user and its model. ``created`` is in ms since 1970."""
 
     session_id: str
     turn_id: str
@@ -36,17 +36,17 @@ class TurnIndex(ABC):
 
     @abstractmethod
     def put(self, turns: Sequence[IndexedTurn]) -> None:
-        """Write turns. One with a known id replaces the former one."""
+        """Write turns. A turn whose id exists is replaced."""
 
     @abstractmethod
     def remove(self, turns: Sequence[tuple[str, str]]) -> None:
-        """Remove turns, named by their session and their id, with every word of theirs."""
+        """Remove turns, named by session and id, with all of their words."""
 
     @abstractmethod
     def find(
         self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
     ) -> list[IndexedTurn]:
-        """Return up to ``count`` turns from ``start`` on, the best one first."""
+        """Return up to ``count`` matching turns from ``start`` on, the best match first."""
 
 
 COLUMNS = "session_id, turn_id, tenant, agent, created, text"
@@ -64,7 +64,7 @@ LAST_POSITION = 16383  # of a word in a tsvector
 class PostgresTurns(TurnIndex):
     """The index in a PostgreSQL database. ``connection`` lends connections, and ``query`` fills in the names of tables.
 
-    ``name`` is that of its table of turns.
+    ``name`` is the name of the table of turns.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ ORDER BY ts_rank_cd(words, asked) DESC, created DESC, session_id, turn_id LIMIT 
 
 
 def _vector(text: str) -> str:
-    """The words of a text with their positions. They are letters and digits alone, so that quotes need no escape."""
+    """Return the words of a text with their positions. Words have no quotes, so nothing needs escaping."""
     places = enumerate(words_of(text), 1)
     return " ".join(f"'{word.text}':{min(place, LAST_POSITION)}" for place, word in places)
 

@@ -9,9 +9,9 @@ from antiphon.stores.base import SessionStore
 
 
 def store_at(url: str, setting: str = "ANTIPHON_ARCHIVE (--archive)") -> SessionStore:
-    """Open the store of a URL (``sqlite:///path``, ``redis://…``, ``postgresql://…``).
+    """Open the store at a URL (``sqlite:///path``, ``redis://…``, ``postgresql://…``).
 
-    ``setting`` is where the URL stands, for the error. Raises ``SettingsError``.
+    ``setting`` is the setting that the error names. Raises ``SettingsError``.
     """
     scheme, _, path = url.partition("://")
     if scheme == "sqlite" and path:

@@ -1,6 +1,6 @@
-"""Words of texts, as a full-text search compares them, and the excerpt of a text that shows what was found.
+"""Words of texts, as a full-text search compares them, and the excerpt of a text that shows a match.
 
-Case and accents do not count. Scripts without spaces (Chinese, Japanese, Thai) have a word for each character.
+Case and accents are ignored. In scripts without spaces (Chinese, Japanese, Thai), each character is a word.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Struct
 
 LONGEST_WORD = 100
 MOST_WORDS = 32
-"""Of a query; further ones are ignored."""
-BEFORE, EXCERPT = 60, 240  # characters of an excerpt: before what was found, and in all
+"""The most words of a query; further ones are ignored."""
+BEFORE, EXCERPT = 60, 240  # characters of an excerpt: before the match, and in all
 
 _RUN = re.compile(r"[^\s]+")
 _SINGLE = re.compile(
@@ -24,7 +24,7 @@ _SINGLE = re.compile(
 
 
 class Word(NamedTuple):
-    """A word and its place in the text. ``run`` is the number of the text without spaces that it is a part of."""
+    """A word and its place in the text. ``run`` numbers the stretch of text without spaces that contains it."""
 
     text: str
     start: int
@@ -33,7 +33,7 @@ class Word(NamedTuple):
 
 
 class Excerpt(Struct, frozen=True):
-    """A part of an excerpt: ``match`` is true for a word that was searched for."""
+    """A part of an excerpt. ``match`` is true for a word of the query."""
 
     text: str
     match: bool = False
@@ -66,20 +66,20 @@ def _word(text: str, start: int, end: int, run: int) -> Iterator[Word]:
 
 
 class Query(Struct, frozen=True):
-    """What is searched for: texts with all of these phrases. The last word of the last one may go on (``prefix``)."""
+    """A search for texts with all of these phrases. With ``prefix``, the last word matches longer words, too."""
 
     phrases: tuple[tuple[str, ...], ...]
     prefix: bool = True
 
     def finds(self, word: str) -> bool:
-        """Return whether this word of a text is searched for."""
+        """Return whether a word of a text matches the query."""
         if self.prefix and word.startswith(self.phrases[-1][-1]):
             return True
         return any(word in phrase for phrase in self.phrases)
 
 
 def query_of(text: str) -> Query | None:
-    """Read a query: words, and phrases in double quotes. None if it has no words."""
+    """Read a query: words, and phrases in double quotes. Return None if it has no words."""
     phrases: list[tuple[str, ...]] = []
     left, prefix = MOST_WORDS, not text.rstrip().endswith('"')
     for number, part in enumerate(text.split('"')):
@@ -93,7 +93,7 @@ def query_of(text: str) -> Query | None:
 
 
 def excerpt_of(text: str, query: Query) -> list[Excerpt]:
-    """Return the part of a text with most of the words that are searched for."""
+    """Return the part of a text that matches the most words of the query."""
     found = [word for word in words_of(text) if query.finds(word.text)][:200]
     if not found:
         return [Excerpt(text[:EXCERPT])]
@@ -111,5 +111,5 @@ def excerpt_of(text: str, query: Query) -> list[Excerpt]:
 
 
 def _together(found: list[Word], first: Word) -> int:
-    """Count the different words in the excerpt that begins with this one."""
+    """Count the distinct words in the excerpt that begins with this one."""
     return len({one.text for one in found if first.start <= one.start < first.start + EXCERPT - BEFORE})
