@@ -91,7 +91,7 @@ export interface SearchHit {
   agent?: string | null;
   excerpt?: Excerpt[];
 }
-/** A part of an excerpt: ``match`` is true for a word that was searched for. */
+/** A part of an excerpt. ``match`` is true for a word of the query. */
 export interface Excerpt {
   text: string;
   match?: boolean;
@@ -178,20 +178,20 @@ export interface Message {
   by?: string | null;
   in_charge?: InCharge | null;
 }
-/** Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it. */
+/** Plain text. ``annotations`` are the provider's own (citations), unchanged; ``item`` is its other data. */
 export interface TextPart {
   type: "text";
   text: string;
   annotations?: JsonObject[];
   item?: JsonObject | null;
 }
-/** What a model thought. ``item`` is the provider's own block, whole, for the next request to the same service. */
+/** The model's reasoning. ``item`` is the provider's own block, unchanged, for the next request to the service. */
 export interface ReasoningPart {
   type: "reasoning";
   text?: string;
   item?: JsonObject | null;
 }
-/** A tool call that the model asked for. */
+/** A tool call that the model requested. */
 export interface ToolCallPart {
   type: "tool_call";
   call_id: string;
@@ -200,7 +200,7 @@ export interface ToolCallPart {
   raw?: string | null;
   item?: JsonObject | null;
 }
-/** What a tool call returned, or why it failed. */
+/** The result of a tool call, or why it failed. */
 export interface ToolResultPart {
   type: "tool_result";
   call_id: string;
@@ -227,18 +227,18 @@ export interface FilePart {
   name?: string | null;
   id?: string | null;
 }
-/** The model declined, in its own words. */
+/** The model's refusal, in its own words. */
 export interface RefusalPart {
   type: "refusal";
   text: string;
 }
-/** A provider's own item (server tools, searches, generated images), kept whole. ``provider`` says whose. */
+/** An item of a ``provider`` (server tools, searches, generated images), kept unchanged. */
 export interface ItemPart {
   type: "item";
   provider: string;
   item: JsonObject;
 }
-/** What was decided about a pending tool call: by whom, when, and why. */
+/** How a pending tool call was resolved: by whom, when, and why. */
 export interface Decision {
   call_id: string;
   kind: "approve" | "reject" | "result";
@@ -250,7 +250,7 @@ export interface Decision {
   at?: number;
   on_behalf_of?: string | null;
 }
-/** The agent that answers a session's next turns, in place of the one that they ask for (``asked``). */
+/** The agent that answers a session's next turns, in place of the requested one (``asked``). */
 export interface InCharge {
   agent: string;
   asked?: string;
@@ -325,7 +325,7 @@ export interface Wait {
   after?: number;
   about?: JsonObject | null;
 }
-/** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom. */
+/** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), optionally with a ``note`` and its author (``by``). */
 export interface Feedback {
   score: number;
   note?: string | null;
@@ -359,7 +359,7 @@ export interface AddMessages {
 export interface Rewind {
   to: string;
 }
-/** The ended turns of a session, the first one first: see ``antiphon.testing.replay``. */
+/** The ended turns of a session, the oldest first: see ``antiphon.testing.replay``. */
 export interface SessionRecording {
   session_id: string;
   turns: Recording[];
@@ -401,7 +401,7 @@ export interface SessionGraph {
 export interface FileList {
   files: FileEntry[];
 }
-/** A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes. */
+/** A stored file without its content. ``id`` is the SHA-256 of the content, and ``size`` is in bytes. */
 export interface FileEntry {
   id: string;
   size: number;
@@ -433,7 +433,7 @@ export interface Submit {
   tenant?: string | null;
   cursor?: number | null;
 }
-/** A tool without code: a model may call it, and whoever submitted the turn gives the result. */
+/** A client-side tool, without code: a model may call it, and the client that submitted the turn gives the result. */
 export interface CallerTool {
   name: string;
   description?: string;
@@ -469,26 +469,26 @@ export interface Window {
   tokens?: number | null;
   summary?: string | null;
 }
-/** When a turn is tried again whose model service fails: ``Agent(…, retry=Retry(seconds=60))``. */
+/** When to retry a turn whose model service fails: ``Agent(…, retry=Retry(seconds=60))``. */
 export interface Retry {
   seconds?: number;
   times?: number | null;
   delay?: number | null;
   codes?: string[] | null;
 }
-/** How long a model call may be silent, and take: ``Agent(…, timeouts=Timeouts(first_token=20))``. */
+/** How long a model call may be silent, and take in all: ``Agent(…, timeouts=Timeouts(first_token=20))``. */
 export interface Timeouts {
   first_token?: number | null;
   between_tokens?: number | null;
   step?: number | null;
 }
-/** A model that answers where another one fails. ``params`` replace those of the agent with the same names. */
+/** A model that answers if another one fails. ``params`` replace the agent's params of the same names. */
 export interface FallbackModel {
   provider: string;
   model: string;
   params?: JsonObject;
 }
-/** What the turns of an agent may use: ``Agent(…, limits=Limits(steps=10, cost=0.5))``. None means no limit. */
+/** The most that the turns of an agent may use: ``Agent(…, limits=Limits(steps=10, cost=0.5))``. None means no */
 export interface Limits {
   steps?: number | null;
   tokens?: number | null;
@@ -603,7 +603,7 @@ export interface TurnResult {
   response?: Response | null;
   error?: TurnFailure | null;
 }
-/** What a turn brought: the answer and all that led to it. */
+/** The result of a turn: the answer, and everything that led to it. */
 export interface Response {
   text: string;
   output: Json;
@@ -682,7 +682,7 @@ export interface RatedTurn {
   revision?: string;
   conversation?: Message[];
 }
-/** What a model received in one call: ``body`` is the JSON that was sent, without headers. */
+/** The request of one model call: ``body`` is the JSON that was sent, without headers. */
 export interface KeptRequest {
   step: number;
   run: number;
@@ -701,7 +701,7 @@ export interface Replay {
   model?: string | null;
   system?: string | null;
 }
-/** A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``. */
+/** A run of an ended turn by a worker, on one of the worker's revisions: see ``turn.replay``. */
 export interface VariantRun {
   id: string;
   agent: string;
@@ -714,7 +714,7 @@ export interface VariantRun {
   system?: string | null;
   variant?: Variant | null;
 }
-/** One run of a recorded turn: what the model said and called, the answer, and what it took. */
+/** One run of a recorded turn: the model's messages and tool calls, the answer, usage and time. */
 export interface Variant {
   model: string;
   messages?: Message[];
@@ -999,7 +999,7 @@ export interface BudgetState {
   estimated?: number;
   ends?: number | null;
 }
-/** What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
+/** The most that model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
 export interface Budget {
   cost?: number | null;
   tokens?: number | null;
@@ -1042,7 +1042,7 @@ export interface AgentRevision {
   pinned?: number | null;
   figures?: Figures;
 }
-/** How the turns of a revision went that ended in the last weeks. */
+/** Totals of a revision's turns that ended in the last weeks. */
 export interface Figures {
   finished?: number;
   failed?: number;
