@@ -82,7 +82,7 @@ export interface SearchPage {
   hits: SearchHit[];
   cursor?: string | null;
 }
-/** A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that fits best. */
+/** A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the best match in its text. */
 export interface SearchHit {
   session_id: string;
   turn_id: string;
@@ -91,7 +91,7 @@ export interface SearchHit {
   agent?: string | null;
   excerpt?: Excerpt[];
 }
-/** A part of an excerpt: ``match`` is true for a word that was searched for. */
+/** A part of an excerpt. ``match`` is true for a word of the query. */
 export interface Excerpt {
   text: string;
   match?: boolean;
@@ -139,12 +139,12 @@ export interface Fork {
   session_id?: string | null;
   at?: string | null;
 }
-/** ``keep`` is what stays in the history: all that was said, the finished steps, or nothing. */
+/** ``keep`` is what stays in the history: all output so far, the finished steps, or nothing. */
 export interface Cancel {
   reason?: string;
   keep?: Keep | null;
 }
-/** ``cancelled``; ``requested`` if a worker ends it now; the status of a turn that had ended; null: no turn. */
+/** ``cancelled``; ``requested`` if a worker is ending it; the status of a turn that had ended; null: no turn. */
 export interface Cancelled {
   outcome: string | null;
 }
@@ -178,20 +178,20 @@ export interface Message {
   by?: string | null;
   in_charge?: InCharge | null;
 }
-/** Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it. */
+/** Plain text. ``annotations`` are the provider's own (citations), unchanged; ``item`` is its other data. */
 export interface TextPart {
   type: "text";
   text: string;
   annotations?: JsonObject[];
   item?: JsonObject | null;
 }
-/** What a model thought. ``item`` is the provider's own block, whole, for the next request to the same service. */
+/** The model's reasoning. ``item`` is the provider's own block, unchanged, for the next request to the service. */
 export interface ReasoningPart {
   type: "reasoning";
   text?: string;
   item?: JsonObject | null;
 }
-/** A tool call that the model asked for. */
+/** A tool call that the model requested. */
 export interface ToolCallPart {
   type: "tool_call";
   call_id: string;
@@ -200,7 +200,7 @@ export interface ToolCallPart {
   raw?: string | null;
   item?: JsonObject | null;
 }
-/** What a tool call returned, or why it failed. */
+/** The result of a tool call, or why it failed. */
 export interface ToolResultPart {
   type: "tool_result";
   call_id: string;
@@ -227,18 +227,18 @@ export interface FilePart {
   name?: string | null;
   id?: string | null;
 }
-/** The model declined, in its own words. */
+/** The model's refusal, in its own words. */
 export interface RefusalPart {
   type: "refusal";
   text: string;
 }
-/** A provider's own item (server tools, searches, generated images), kept whole. ``provider`` says whose. */
+/** An item of a ``provider`` (server tools, searches, generated images), kept unchanged. */
 export interface ItemPart {
   type: "item";
   provider: string;
   item: JsonObject;
 }
-/** What was decided about a pending tool call: by whom, when, and why. */
+/** How a pending tool call was resolved: by whom, when, and why. */
 export interface Decision {
   call_id: string;
   kind: "approve" | "reject" | "result";
@@ -250,7 +250,7 @@ export interface Decision {
   at?: number;
   on_behalf_of?: string | null;
 }
-/** The agent that answers a session's next turns, in place of the one that they ask for (``asked``). */
+/** The agent that answers a session's next turns, in place of the requested one (``asked``). */
 export interface InCharge {
   agent: string;
   asked?: string;
@@ -325,7 +325,7 @@ export interface Wait {
   after?: number;
   about?: JsonObject | null;
 }
-/** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), perhaps with a ``note`` and by whom. */
+/** A rating of a turn: a ``score`` from -1 (bad) to 1 (good), optionally with a ``note`` and its author (``by``). */
 export interface Feedback {
   score: number;
   note?: string | null;
@@ -339,7 +339,7 @@ export interface Route {
   queue?: string | null;
   reason?: string;
 }
-/** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
+/** A slice of the history: negative numbers count from its end. At most 1,000 messages are returned. */
 export interface HistoryQuery {
   start?: number;
   stop?: number | null;
@@ -355,11 +355,11 @@ export interface HistoryPage {
 export interface AddMessages {
   messages: JsonObject[];
 }
-/** ``to`` is the id of the message that is to be the last one. */
+/** ``to`` is the id of the message that becomes the last one. */
 export interface Rewind {
   to: string;
 }
-/** The ended turns of a session, the first one first: see ``antiphon.testing.replay``. */
+/** The ended turns of a session, the oldest first: see ``antiphon.testing.replay``. */
 export interface SessionRecording {
   session_id: string;
   turns: Recording[];
@@ -401,7 +401,7 @@ export interface SessionGraph {
 export interface FileList {
   files: FileEntry[];
 }
-/** A stored file without its content. ``id`` is the SHA-256 of that, and ``size`` is in bytes. */
+/** A stored file without its content. ``id`` is the SHA-256 of the content, and ``size`` is in bytes. */
 export interface FileEntry {
   id: string;
   size: number;
@@ -433,7 +433,7 @@ export interface Submit {
   tenant?: string | null;
   cursor?: number | null;
 }
-/** A tool without code: a model may call it, and whoever submitted the turn gives the result. */
+/** A client-side tool, without code: a model may call it, and the client that submitted the turn gives the result. */
 export interface CallerTool {
   name: string;
   description?: string;
@@ -469,26 +469,26 @@ export interface Window {
   tokens?: number | null;
   summary?: string | null;
 }
-/** When a turn is tried again whose model service fails: ``Agent(…, retry=Retry(seconds=60))``. */
+/** When to retry a turn whose model service fails: ``Agent(…, retry=Retry(seconds=60))``. */
 export interface Retry {
   seconds?: number;
   times?: number | null;
   delay?: number | null;
   codes?: string[] | null;
 }
-/** How long a model call may be silent, and take: ``Agent(…, timeouts=Timeouts(first_token=20))``. */
+/** How long a model call may be silent, and take in all: ``Agent(…, timeouts=Timeouts(first_token=20))``. */
 export interface Timeouts {
   first_token?: number | null;
   between_tokens?: number | null;
   step?: number | null;
 }
-/** A model that answers where another one fails. ``params`` replace those of the agent with the same names. */
+/** A model that answers if another one fails. ``params`` replace the agent's params of the same names. */
 export interface FallbackModel {
   provider: string;
   model: string;
   params?: JsonObject;
 }
-/** What the turns of an agent may use: ``Agent(…, limits=Limits(steps=10, cost=0.5))``. None means no limit. */
+/** The most that the turns of an agent may use: ``Agent(…, limits=Limits(steps=10, cost=0.5))``. None means no */
 export interface Limits {
   steps?: number | null;
   tokens?: number | null;
@@ -603,7 +603,7 @@ export interface TurnResult {
   response?: Response | null;
   error?: TurnFailure | null;
 }
-/** What a turn brought: the answer and all that led to it. */
+/** The result of a turn: the answer, and everything that led to it. */
 export interface Response {
   text: string;
   output: Json;
@@ -636,7 +636,7 @@ export interface Rate {
   score: number;
   note?: string | null;
 }
-/** Of which ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn. */
+/** The turns' ``agent``, and ``since`` when (ms since 1970). ``conversation`` adds the messages before each turn. */
 export interface FeedbackQuery {
   agent?: string | null;
   since?: number;
@@ -648,7 +648,7 @@ export interface FeedbackQuery {
 export interface RatedPage {
   turns: RatedTurn[];
 }
-/** A turn with feedback: what ``TurnInfo`` has, and the ``revision`` of the agent on which it ran. */
+/** A turn with feedback: the fields of ``TurnInfo``, and the ``revision`` of the agent that ran it. */
 export interface RatedTurn {
   turn_id: string;
   session_id: string;
@@ -682,7 +682,7 @@ export interface RatedTurn {
   revision?: string;
   conversation?: Message[];
 }
-/** What a model received in one call: ``body`` is the JSON that was sent, without headers. */
+/** The request of one model call: ``body`` is the JSON that was sent, without headers. */
 export interface KeptRequest {
   step: number;
   run: number;
@@ -701,7 +701,7 @@ export interface Replay {
   model?: string | null;
   system?: string | null;
 }
-/** A run of an ended turn by a worker, on one of its revisions: see ``turn.replay``. */
+/** A run of an ended turn by a worker, on one of the worker's revisions: see ``turn.replay``. */
 export interface VariantRun {
   id: string;
   agent: string;
@@ -714,7 +714,7 @@ export interface VariantRun {
   system?: string | null;
   variant?: Variant | null;
 }
-/** One run of a recorded turn: what the model said and called, the answer, and what it took. */
+/** One run of a recorded turn: the model's messages and tool calls, the answer, usage and time. */
 export interface Variant {
   model: string;
   messages?: Message[];
@@ -723,12 +723,12 @@ export interface Variant {
   seconds?: number;
   error?: string | null;
 }
-/** How many to list at most, perhaps of one tenant. */
+/** The most entries to list, optionally of one tenant. */
 export interface PageQuery {
   tenant?: string | null;
   limit?: number;
 }
-/** Turns that wait for decisions, the one that waits longest first. */
+/** Turns that wait for decisions, the longest wait first. */
 export interface WaitingPage {
   turns: SuspendedTurn[];
 }
@@ -771,7 +771,7 @@ export interface FailedQuery {
 export interface FailedPage {
   turns: FailedTurn[];
 }
-/** A failed turn: what ``TurnInfo`` has, its queue, and all its runs with their errors. */
+/** A failed turn: the fields of ``TurnInfo``, its queue, and all its runs with their errors. */
 export interface FailedTurn {
   turn_id: string;
   session_id: string;
@@ -820,18 +820,18 @@ export interface Requeued {
   turns: string[];
   refused: { [name: string]: TurnFailure };
 }
-/** Whose facts: those of an ``agent`` or of a ``session``, or of a whole tenant, as the memory's scope is. */
+/** Whose facts: an ``agent``'s, a ``session``'s or a whole tenant's, according to the memory's scope. */
 export interface FactsQuery {
   memory?: string;
   agent?: string | null;
   session?: string | null;
   tenant?: string | null;
 }
-/** Facts, the one that was known first at the beginning. */
+/** Facts, the oldest first. */
 export interface FactList {
   facts: Fact[];
 }
-/** A fact. ``by`` is who wrote it as it reads now: ``"model"`` or ``"person"``. ``sources`` are the ids of the */
+/** A fact. ``by`` is the author of its current text: ``"model"`` or ``"person"``. ``sources`` are the ids of the */
 export interface Fact {
   id: string;
   text: string;
@@ -841,7 +841,7 @@ export interface Fact {
   sources: [string, string][];
   error?: string | null;
 }
-/** How the fact reads, in at most 1,000 characters. */
+/** The text of the fact, at most 1,000 characters. */
 export interface FactText {
   text: string;
 }
@@ -849,7 +849,7 @@ export interface FactText {
 export interface ScheduleList {
   schedules: Schedule[];
 }
-/** A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None while */
+/** A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None */
 export interface Schedule {
   name: string;
   session_id: string;
@@ -890,7 +890,7 @@ export interface SetSchedule {
 export interface WebhookList {
   webhooks: Webhook[];
 }
-/** A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were given */
+/** A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were */
 export interface Webhook {
   name: string;
   url: string;
@@ -912,7 +912,7 @@ export interface SetWebhook {
   private?: boolean;
   tenant?: string | null;
 }
-/** What signs the webhook's messages: a secret, or several with spaces between them while one replaces another. */
+/** The secret that signs the webhook's messages; several, separated by spaces, while one replaces another. */
 export interface WebhookSecret {
   secret: string;
 }
@@ -920,7 +920,7 @@ export interface WebhookSecret {
 export interface QueueList {
   queues: QueueState[];
 }
-/** A queue over all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells. */
+/** A queue across all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells. */
 export interface QueueState {
   name: string;
   queued?: number;
@@ -931,7 +931,7 @@ export interface QueueState {
   workers?: number;
   oldest_seconds?: number | null;
 }
-/** All worker processes that live. */
+/** All live worker processes. */
 export interface WorkerList {
   workers: WorkerRow[];
 }
@@ -953,7 +953,7 @@ export interface WorkerRow {
   tokens?: number;
   lag?: number;
 }
-/** How many turns and stored bytes a tenant may have in one Redis. None is no limit. */
+/** How many turns and stored bytes a tenant may have in one Redis. None means no limit. */
 export interface TenantLimits {
   in_flight?: number | null;
   waiting?: number | null;
@@ -963,7 +963,7 @@ export interface TenantLimits {
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
-/** The limits of a tenant. One that is left out, or null, is the default again. */
+/** The limits of a tenant. A limit that is omitted or null returns to the default. */
 export interface SetLimits {
   in_flight?: number | null;
   waiting?: number | null;
@@ -973,7 +973,7 @@ export interface SetLimits {
   user_per_minute?: number | null;
   stored_bytes?: number | null;
 }
-/** Which budgets: of a ``scope``, or of all; of a ``tenant``. ``cursor`` is that of the page before. */
+/** Which budgets: of one ``scope`` or of all, and of a ``tenant``. ``cursor`` is that of the previous page. */
 export interface BudgetsQuery {
   tenant?: string | null;
   scope?: "agent" | "session" | "tenant" | "user" | null;
@@ -984,7 +984,7 @@ export interface StoredBudgets {
   budgets: StoredBudget[];
   cursor: string | null;
 }
-/** A stored budget, and how much of it is used. ``name`` is None for the one of all names that have none. */
+/** A stored budget, and how much of it is used. ``name`` is None if it is for all names without their own. */
 export interface StoredBudget {
   scope: "agent" | "session" | "tenant" | "user";
   name: string | null;
@@ -999,14 +999,14 @@ export interface BudgetState {
   estimated?: number;
   ends?: number | null;
 }
-/** What model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
+/** The most that model calls may use together: ``Budget(cost=5, per="day")``, in US dollars, or ``tokens=``. */
 export interface Budget {
   cost?: number | null;
   tokens?: number | null;
   per?: "day" | "month" | "session" | "turn";
   reached?: "fallback" | "reject" | "suspend";
 }
-/** Whose budgets: those of a ``name`` (of a session, tenant, user or agent), or without it those of all names. */
+/** The budgets of a ``name`` (a session, tenant, user or agent); without it, the budgets for all names. */
 export interface BudgetQuery {
   tenant?: string | null;
   name?: string | null;
@@ -1015,7 +1015,7 @@ export interface BudgetQuery {
 export interface BudgetList {
   budgets: BudgetState[];
 }
-/** All budgets of a name. An empty list is no budget; with null those for all names, or of the App, hold again. */
+/** All budgets of a name. An empty list means no budget; with null, those for all names or the App's apply again. */
 export interface SetBudgets {
   budgets: Budget[] | null;
 }
@@ -1028,7 +1028,7 @@ export interface AgentList {
   agents: AgentRevision[];
   promotions: { [name: string]: Promotion };
 }
-/** A revision of an agent. ``workers`` have it now; without any it is listed because something still needs it. */
+/** A revision of an agent. ``workers`` have it now; without any, it is listed because something still needs it. */
 export interface AgentRevision {
   agent: string;
   revision: string;
@@ -1042,7 +1042,7 @@ export interface AgentRevision {
   pinned?: number | null;
   figures?: Figures;
 }
-/** How the turns of a revision went that ended in the last weeks. */
+/** Totals of a revision's turns that ended in the last weeks. */
 export interface Figures {
   finished?: number;
   failed?: number;
@@ -1079,12 +1079,12 @@ export interface SendEvent {
   key?: string | null;
   tenant?: string | null;
 }
-/** How many turns an event has reached. It is kept for a day for those that will wait for it. */
+/** How many turns an event has reached. It is kept for a day, for turns that wait for it later. */
 export interface EventSent {
   turns: number;
   challenge?: string | null;
 }
-/** A token for the stream of this session: how many seconds it holds, and perhaps the only types of events. */
+/** A token for the stream of this session: how many seconds it is valid, and optionally the only types of events. */
 export interface MakeToken {
   seconds?: number;
   types?: string[] | null;
