@@ -5,7 +5,7 @@ reads their syntax trees and writes ``Session``, ``Client`` and so on: the same 
 and texts, which run the coroutine on the background loop. Keywords that the asynchronous form takes as
 ``**options: Unpack[RunOptions]`` are written out one by one, so that ``help()`` and notebooks show them.
 
-``python tools/async_to_sync.py --check`` only compares, and fails where a generated file is not current.
+``python tools/async_to_sync.py --check`` only compares, and fails if a generated file is not current.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "client"
-OPEN = {"ModelParams"}  # stay as they are: a model may take parameters that no list names
+OPEN = {"ModelParams"}  # not expanded: a model may take parameters that are not listed
 EXPLAINED = {"ClientSubmitOptions"}  # the asynchronous form explains what to write in place of other keywords
 
 
 @dataclass(frozen=True)
 class Form:
-    """A class to generate. ``held`` is what it wraps, if that is a wider type than the class that it is made from."""
+    """A class to generate. ``held`` is the type it wraps, if that is wider than the class it is generated from."""
 
     module: str
     name: str
-    twins: bool = False  # it has each coroutine under the name …_async too
-    properties: dict[str, str] = field(default_factory=dict[str, str])  # what they return, where that differs
+    twins: bool = False  # it also has each coroutine as …_async
+    properties: dict[str, str] = field(default_factory=dict[str, str])  # their return types, where they differ
     held: tuple[str, str] | None = None
     bases: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
-    note: str = ""  # what only the synchronous form's documentation says
+    note: str = ""  # added to the documentation of the synchronous form
 
     @property
     def made(self) -> str:
@@ -84,7 +84,7 @@ MADE |= {"TurnHandle": "Turn", "AsyncEventStream": "EventStream"}
 HOMES = {
     form.made: path.removesuffix(".py").replace("/", ".") for path, forms in FILES.items() for form in forms
 } | {"Variables": "antiphon.session.variables", "Metadata": "antiphon.session.variables"}
-# What these results are here.
+# The synchronous types of these results.
 RESULTS = {
     "TurnEvents": "Iterator[Event]", "Subscription": "Iterator[Event]", "AllEvents": "Iterator[FollowedEvent]",
     "SessionId": "str", "TurnId": "str",
@@ -94,7 +94,7 @@ NAMES = MADE | {
     "session_async": "session", "sessions_async": "sessions",
 }  # fmt: skip
 SHARED = "antiphon.session.synchronous"
-GIVEN = {  # where the names come from that generated code uses
+GIVEN = {  # the modules of the names that generated code uses
     **dict.fromkeys(("LEFT_OUT", "Synchronous", "asynchronous", "given", "made"), SHARED),
     **dict.fromkeys(("call", "iterate"), "antiphon.session.background"),
     **dict.fromkeys(("Never", "Self"), "typing"),
@@ -117,7 +117,7 @@ def tree_of(module: str) -> ast.Module:
 
 @cache
 def scope_of(module: str) -> dict[str, str]:
-    """The names of a module's top level, with the modules that they come from."""
+    """Return the names at a module's top level, with the modules they come from."""
     found: dict[str, str] = {}
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -137,7 +137,7 @@ def class_of(module: str, name: str) -> ast.ClassDef:
 
 @dataclass
 class Keywords:
-    """What a ``TypedDict`` lists: each keyword with its type and its module, and the open ones, which stay."""
+    """The keywords of a ``TypedDict``, each with its type and module; ``open`` is the ``TypedDict`` not expanded."""
 
     named: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     open: tuple[str, str] | None = None
@@ -160,7 +160,7 @@ def keywords_of(module: str, name: str) -> Keywords:
 
 
 def plain(annotation: ast.expr) -> str:
-    """The type without ``Annotated[…]`` around it."""
+    """Return the type without ``Annotated[…]``, ``Required[…]`` or ``NotRequired[…]`` around it."""
     match annotation:
         case ast.Subscript(ast.Name("Annotated" | "NotRequired" | "Required" as kind), inner):
             return plain(inner.elts[0] if kind == "Annotated" and isinstance(inner, ast.Tuple) else inner)
@@ -172,7 +172,7 @@ def plain(annotation: ast.expr) -> str:
 
 
 def sync_doc(text: str, form: Form) -> str:
-    """The docstring of the synchronous form. A paragraph of prose with ``await`` or ``anext`` is for the other one."""
+    """Return the docstring of the synchronous form, without prose about ``await``, ``anext`` or ``async for``."""
     paragraphs = re.split(r"\n\s*\n", text)
     kept = [one for one in paragraphs if ">>>" in one or not re.search(r"await|anext|async for", one)]
     return "\n\n".join(sync_example(one, form) if ">>>" in one else renamed(one) for one in kept)
@@ -185,7 +185,7 @@ def renamed(text: str) -> str:
 
 
 def sync_example(text: str, form: Form) -> str:
-    """An example without ``await`` and ``async``. ``(await x).y`` becomes ``x.y``."""
+    """Return an example without ``await`` and ``async``. ``(await x).y`` becomes ``x.y``."""
     lines: list[str] = []
     for line in text.splitlines():
         prompt = re.match(r"\s*(>>>|\.\.\.) ?", line)
@@ -207,7 +207,7 @@ def without_await(line: str) -> str:
 
 
 def closing(line: str, start: int) -> int:
-    """The place of the parenthesis that closes the one at ``start``."""
+    """Return the index of the parenthesis that closes the one at ``start``."""
     depth = 0
     for token in tokenize.generate_tokens(io.StringIO(line[start:]).readline):
         depth += {"(": 1, ")": -1}.get(token.string, 0)
@@ -321,7 +321,7 @@ class Writer:
             yield self.twin(node, awaited if returns != "None" else awaited.removeprefix("return "), "")
 
     def twin(self, node: ast.FunctionDef | ast.AsyncFunctionDef, body: str, returns: str) -> str:
-        """The method under the name …_async."""
+        """Return the method as …_async."""
         if returns:
             self.use_all(returns, self.scope)
         own = returns or (
@@ -339,7 +339,7 @@ class Writer:
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, body: str, *,
         decorator: str = "", returns: str = "", awaited: bool | None = None,
     ) -> str:  # fmt: skip
-        """A method with the parameters of this one. ``{args}`` in its body hands them on."""
+        """Return a method with the same parameters. ``{args}`` in its body passes them on."""
         doc = ast.get_docstring(node) or ""
         if awaited is None:
             doc = sync_doc(doc, self.form)
@@ -359,7 +359,7 @@ class Writer:
         return head + textwrap.indent((quoted(doc) + "\n" if doc else "") + lines, "    ")
 
     def parameters(self, node: ast.FunctionDef | ast.AsyncFunctionDef, *, cls: bool) -> tuple[str, str, str]:
-        """The parameters as they are written, how they are handed on, and how to the twin."""
+        """Return the parameters as declared, as passed on, and as passed to the twin."""
         given = node.args
         shown, handed, twin = ["cls" if cls else "self"], list[str](), list[str]()
         defaults = [None] * (len(given.args) - len(given.defaults)) + [*given.defaults]
@@ -421,7 +421,7 @@ class Writer:
         return arg.arg
 
     def wrapped(self, value: str, returns: ast.expr | None) -> str:
-        """The result of a call as its synchronous form."""
+        """Return the result of a call in its synchronous form."""
         text = ast.unparse(returns) if returns else ""
         if text in MADE:
             return self.use(MADE[text], f"{MADE[text]}({value})")
@@ -441,7 +441,7 @@ class Writer:
         return found if name is None else self.use(MADE[name], f"({MADE[name]}(one) for one in {found})")
 
     def type(self, annotation: ast.expr | None) -> str:
-        """The annotation as it is in the synchronous form."""
+        """Return the annotation of the synchronous form."""
         text = ast.unparse(annotation) if annotation else "None"
         text = re.sub(r"\bAsyncGenerator\[(.*), None\]", r"Iterator[\1]", text)
         text = re.sub(r"\bAsyncIterator\[", "Iterator[", text)
@@ -452,7 +452,7 @@ class Writer:
         return text
 
     def use(self, name: str, text: str) -> str:
-        """Import a name of the generated code, and return the code."""
+        """Import a name that the generated code uses, and return the code."""
         self.use_all(name, {})
         return text
 
@@ -465,7 +465,7 @@ class Writer:
 
 
 def generated(path: str, forms: tuple[Form, ...]) -> str:
-    """The text of a generated file."""
+    """Return the text of a generated file."""
     imports: dict[str, str] = {}
     classes = [Writer(form, imports).source() for form in forms]
     own = path.removesuffix(".py").replace("/", ".")
@@ -490,7 +490,7 @@ def generated(path: str, forms: tuple[Form, ...]) -> str:
 
 
 def ruffed(text: str, path: Path) -> str:
-    """The text as ruff sorts its imports and formats it."""
+    """Return the text formatted by ruff, with sorted imports."""
     for command in (
         ["check", "--fix", "--exit-zero", "--quiet", "--select=I,UP,F401"],
         ["format", "--quiet"],
@@ -501,7 +501,7 @@ def ruffed(text: str, path: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the generated files, or with ``--check`` name those that are not current."""
+    """Write the generated files, or with ``--check`` print the names of the stale ones."""
     stale = [
         path
         for path, forms in FILES.items()

@@ -1,6 +1,6 @@
-"""Writes which endpoints and fields of OpenAI's API the gateway serves to docs/openai.md, from the types of their SDK.
+"""Lists in docs/openai.md which endpoints and fields of OpenAI's API the gateway serves, from the types of their SDK.
 
-``--check`` fails if the page has another table.
+``--check`` fails if the page has a different table.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def endpoints() -> list[Endpoint]:
 
 
 def is_served(routes: Routes, one: Endpoint) -> bool:
-    """Return whether the gateway has this endpoint. No beta form of one is served."""
+    """Return whether the gateway has this endpoint. Beta endpoints are never served."""
     if "?" in one.path:
         return False
     try:
@@ -104,7 +104,7 @@ def _scope(one: Endpoint) -> dict[str, Any]:
 
 
 def fields(request: str) -> dict[str, str]:
-    """Return the fields of a request, each with the sentence that refuses it, or '' if it is served."""
+    """Return the fields of a request, each with the error that refuses it, or '' if it is served."""
     endpoint = Endpoint(*request.split())
     operation, _ = Routes(operations()).find(_scope(endpoint))
     ours = [kind for kind in (operation.query, operation.body) if kind is not None]
@@ -117,7 +117,7 @@ def fields(request: str) -> dict[str, str]:
 
 
 class Kinds(NamedTuple):
-    """The kinds of a value in a request: their names, and a request that has one of a name."""
+    """The kinds of a value in a request: their names, and a request with the named one."""
 
     of: str
     names: list[str]
@@ -126,7 +126,7 @@ class Kinds(NamedTuple):
 
 
 def kinds() -> list[Kinds]:
-    """Return what OpenAI's SDK has more kinds of than one."""
+    """Return the values for which OpenAI's SDK has more than one kind."""
     items = [name for name in _types(response_input_item_param.ResponseInputItemParam) if name]
     parts = _types(chat_completion_content_part_param.ChatCompletionContentPartParam)
     return [
@@ -176,7 +176,7 @@ def _choice(name: str) -> Any:
 
 
 def _types(union: Any, field: str = "type") -> list[str]:
-    """The literals that tell the members of a union apart, in their order, each once."""
+    """Return the literals that distinguish the members of a union, in order and without duplicates."""
     found: dict[str, None] = {}
     for member in get_args(union):
         literal = member if get_origin(member) is Literal else get_type_hints(member).get(field)
@@ -188,7 +188,7 @@ def _types(union: Any, field: str = "type") -> list[str]:
 
 
 def refusal(kind: Kinds, name: str) -> str:
-    """Return the sentence with which a kind is refused as an unknown one is, with … for its name, or ''."""
+    """Return the error if a kind is refused like an unknown one, with … for its name; else ''."""
     why = _sentence(kind, name)
     return why if why == _sentence(kind, "unknown") else ""
 
@@ -229,7 +229,7 @@ def table() -> str:
 
 
 def _rows(what: str, found: dict[str, str]) -> list[str]:
-    """A table of names, by what happens to them: those that are served, and each sentence."""
+    """Return a table of names, grouped by what happens to them: served, or refused with which error."""
     lines = ["", f"| {what} | here |", "|---|---|"]
     for why in sorted(set(found.values())):
         names = ", ".join(f"`{name}`" for name, one in found.items() if one == why)
@@ -238,7 +238,7 @@ def _rows(what: str, found: dict[str, str]) -> list[str]:
 
 
 def page_with(text: str, new: str) -> str:
-    """Return a page with this table in place of its own."""
+    """Return the page with its table replaced."""
     before, _, rest = text.partition(BEGIN)
     return before + new + rest.partition(END)[2]
 

@@ -1,11 +1,12 @@
-"""Replays sessions, and computes from the bytes of their requests what each service's prompt cache holds.
+"""Replays sessions, and computes from the bytes of their requests what each service reads from its prompt cache.
 
-``python tools/prompt_caches.py`` prints the cached share of the input of a ten-turn session for each one. No service
-is called: the requests are those that the providers would send, and the rules of the caches are the published ones.
+``python tools/prompt_caches.py`` prints the cached share of the input of a ten-turn session for each service. No
+service is called: the providers build the requests, and the rules of the caches are the published ones.
 
 - Anthropic reads the longest prefix that an earlier request has marked, at a mark of this request or up to 20 blocks
-  before one. The order is tools, system prompt, messages; another ``tool_choice`` or ``thinking`` loses the messages.
-- OpenAI reads the longest prefix of any earlier request, in steps of 128 tokens from 1,024 on.
+  before one. The order is tools, system prompt, messages; a different ``tool_choice`` or ``thinking`` invalidates the
+  messages.
+- OpenAI reads the longest prefix of any earlier request, in steps of 128 tokens, starting at 1,024.
 - Other services of Chat Completions read it in steps of 64 tokens.
 """
 
@@ -42,9 +43,9 @@ SYSTEM = "You are the help desk of a library. " * 170
 
 
 class Recorder:
-    """A provider that answers by a script, and keeps the bodies that the real one would send.
+    """A provider that answers from a script, and keeps the bodies that the real one would send.
 
-    It calls as many tools as the user's message says ("Look 3"), and then answers.
+    It calls as many tools as the user's message asks for ("Look 3"), and then answers.
     """
 
     def __init__(self, name: str) -> None:
@@ -68,7 +69,7 @@ class Recorder:
         )
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 @tool
@@ -103,13 +104,13 @@ def ten_turns(service: str) -> list[dict[str, Any]]:
 
 
 def blocks_of(body: dict[str, Any]) -> list[str]:
-    """Return what a service reads before it answers, in order, without marks of the cache."""
+    """Return what a service reads before it answers, in order, without cache marks."""
     found = [json.dumps(one) for one in body.get("tools", ())]
     system = body.get("system") or body.get("instructions") or []
     found += [json.dumps(one) for one in ([system] if isinstance(system, str) else system)]
     for message in body.get("messages") or body["input"]:
         content = message.get("content")
-        if isinstance(content, list) and "system" in body:  # blocks of one message are cached apart
+        if isinstance(content, list) and "system" in body:  # each block of a message is cached separately
             found += [json.dumps([message["role"], block]) for block in content]
         else:
             found.append(json.dumps(message))
@@ -126,7 +127,7 @@ def tokens_of(blocks: Iterable[str]) -> int:
 
 
 def common(one: list[str], other: list[str]) -> int:
-    """Return how many blocks two requests begin with."""
+    """Return how many leading blocks two requests share."""
     return next(
         (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
@@ -156,7 +157,7 @@ def cached_by_anthropic(bodies: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def _marks(body: dict[str, Any]) -> list[int]:
-    """Return after how many blocks the request is marked."""
+    """Return the numbers of blocks after which the request has a mark."""
     blocks = [*body.get("tools", ()), *body.get("system", ())]
     blocks += [block for message in body["messages"] for block in message["content"]]
     return [n for n, block in enumerate(blocks, 1) if "cache_control" in block]

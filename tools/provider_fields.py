@@ -1,7 +1,7 @@
-"""Writes what the providers do with each parameter and event of the three APIs to docs/providers.md.
+"""Lists in docs/providers.md what the providers do with each parameter and event of the three APIs.
 
 The names come from the types of the SDKs. What happens to a parameter is found by building a request with it; what
-happens to an event, from the decoder's table. ``--check`` fails if the page has another table.
+happens to an event, from the decoder's table. ``--check`` fails if the page has a different table.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ UNREAD: tuple[tuple[str, str], ...] = (
 
 
 def asked(service: str, params: dict[str, Any]) -> ModelRequest:
-    """Return a request with all that a provider may have to write."""
+    """Return a request with everything that a provider may have to write."""
     tool = ToolSpec("look", "Look.", {"type": "object", "properties": {}})
     output = OutputSchema("answer", {"type": "object"})
     return ModelRequest(
@@ -131,7 +131,7 @@ def parameters(service: str) -> dict[str, str]:
 def events(service: str) -> dict[str, str]:
     """Return what happens to each event, and to each field of a chunk, of the service's SDK.
 
-    A parameter that was not classified yet has an empty text.
+    An event or field that is not classified yet has an empty text.
     """
     if service == "openai":
         known, names = ResponsesDecoder.TAKES, _kinds(ResponseStreamEvent)
@@ -179,7 +179,7 @@ def _named(found: dict[str, str], here: str) -> str:
 
 
 def page_with(text: str, new: str) -> str:
-    """Return a page with these tables in place of its own."""
+    """Return the page with its tables replaced."""
     before, _, rest = text.partition(BEGIN)
     return before + new + rest.partition(END)[2]
 

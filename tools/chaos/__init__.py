@@ -1,1 +1,1 @@
-"""Chaos with real processes: everything is killed, stopped and cut at random, then every promise is checked."""
+"""Chaos with real processes: kill, stop and cut off everything at random, then check every promise."""

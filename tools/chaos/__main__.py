@@ -70,7 +70,7 @@ def main() -> int:
 
 
 async def run(chaos: Chaos) -> Report:
-    """The whole run and its report."""
+    """Run everything, and return the report."""
     await chaos.run()
     return await check(chaos)
 

@@ -1,8 +1,8 @@
-"""Whether sessions are what one list each would be, to which turns are appended: from outside, by what clients saw.
+"""Checks that each session behaves like one list to which turns are appended, judged only by what clients saw.
 
 The model is that of Elle's list-append: every turn appends itself to the history of its session, and every snapshot
-reads the whole. What clients saw is right if all calls can be put into one order in which each reads what was
-appended before it, and in which a call that had ended before another began comes first.
+reads the whole. What clients saw is correct if there is an order of all calls in which each reads what was appended
+before it, and in which a call that ended before another began precedes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Append:
-    """A turn that was submitted ``began``, in s; ``ended`` when its client saw that it had finished, or never."""
+    """A turn submitted at ``began``, in s; ``ended`` is when its client saw that it had finished, or infinity."""
 
     turn: str
     began: float
@@ -24,7 +24,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Read:
-    """The turns of a history, in its order, as a snapshot had them that was asked for ``began``."""
+    """The turns of a history, in order, from a snapshot requested at ``began`` and received at ``ended``."""
 
     turns: tuple[str, ...]
     began: float
@@ -32,7 +32,7 @@ class Read:
 
 
 def faults(appends: Sequence[Append], reads: Sequence[Read]) -> Iterator[str]:
-    """Yield what cannot be of one list, in sentences. The last read is that of the end."""
+    """Yield a sentence for each observation that one list cannot explain. The last read shows the final history."""
     order = reads[-1].turns
     if len({*order}) != len(order):
         yield f"turns stand twice in the history: {order}"
@@ -51,7 +51,7 @@ def faults(appends: Sequence[Append], reads: Sequence[Read]) -> Iterator[str]:
 
 
 def _circle(appends: Sequence[Append], reads: Sequence[Read], order: Sequence[str]) -> list[str]:
-    """Return calls that each must come before the next, with the first again at the end; none if there is an order."""
+    """Return a cycle of calls that each must precede the next, ending with the first; [] if there is an order."""
     place = {turn: number for number, turn in enumerate(order)}
     calls = [
         (f"append {one.turn}", 2 * place[one.turn], one.began, one.ended)

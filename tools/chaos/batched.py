@@ -1,4 +1,4 @@
-"""Turns that are answered in batches, by a service in miniature, while everything breaks."""
+"""Turns answered in batches by a miniature service while everything breaks."""
 
 import asyncio
 import random
@@ -22,9 +22,9 @@ from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
 SESSIONS = 4
 RUNS_SECONDS = 0.3
-"""How long the service takes for a batch."""
+"""How long the service takes to run a batch."""
 LEASE_SECONDS = 10.0
-"""Longer than any pause of a worker: one that is paused for longer may send a batch twice (G27)."""
+"""Longer than any pause of a worker: a worker that pauses longer may send a batch twice (G27)."""
 ASKS, CANCELLED = 0.5, 0.2
 RESULT_SECONDS, PAUSE_SECONDS = 5.0, 0.2
 SETTINGS = {"batch_seconds": 0.3, "batch_poll": 0.3}
@@ -33,7 +33,7 @@ CRASHED = "worker_crashed"
 
 
 def batched_agents() -> list[Agent]:
-    """An agent for each service, with a tool that runs between two batches."""
+    """Return an agent for each service, with a tool that runs between two batches."""
 
     @tool
     async def look_up(text: str) -> str:
@@ -44,7 +44,7 @@ def batched_agents() -> list[Agent]:
 
 
 def batched_providers(url: str) -> dict[str, Provider]:
-    """The services, in a worker process: there, a batch of a dead worker is taken after seconds."""
+    """Return the providers, in a worker process, where a dead worker's batch is taken over after seconds."""
     batches.LEASE_SECONDS = LEASE_SECONDS
     return {
         "openai": OpenAIResponses(base_url=f"{url}/v1", api_key="k"),
@@ -53,7 +53,7 @@ def batched_providers(url: str) -> dict[str, Provider]:
 
 
 def answer(body: Body) -> Body:
-    """What the services say: a call of the tool first where the question asks for it, and then the question again."""
+    """Return the answer of a service: first a tool call if the question asks for one, then the question repeated."""
     kind = "openai" if "input" in body else "anthropic"
     turns: list[Any] = body["input"] if kind == "openai" else body["messages"]
     question = [text for one in turns if (text := _text(one)).startswith("ask ")][-1]
@@ -74,7 +74,7 @@ def _has_result(last: Body) -> bool:
 
 
 class Batched:
-    """``trouble`` has a sentence for each turn without its answer, and for each step that was paid twice."""
+    """``trouble`` has a sentence for each turn without the right answer, and for steps that were paid twice."""
 
     def __init__(self, client: AsyncClient, server: BatchServer, seed: int) -> None:
         self._client, self._server, self._seed = client, server, seed
@@ -83,11 +83,11 @@ class Batched:
         self._open: set[str] = set()
 
     async def run(self, over: Callable[[], bool]) -> None:
-        """Ask in all sessions, and wait until the workers have ended all batches."""
+        """Ask in all sessions, and wait until all batches have ended."""
         serving = asyncio.create_task(self._serve())
         try:
             await asyncio.gather(*(self._talk(f"batched{number}", over) for number in range(SESSIONS)))
-            while not await self._all_over():  # noqa: ASYNC110 - Redis tells nobody
+            while not await self._all_over():  # noqa: ASYNC110 - Redis sends no notification
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             serving.cancel()
@@ -159,7 +159,7 @@ class Batched:
         return False
 
     async def check(self, client: AsyncClient) -> None:
-        """No step was paid twice, or at the usual price, and nothing is left at the services."""
+        """Check that no step was paid twice or at the usual price, and that nothing is left at the services."""
         self._client = client
         server = self._server
         paid = Counter(one["custom_id"] for requests in server.requests.values() for one in requests)

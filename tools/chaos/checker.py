@@ -1,4 +1,4 @@
-"""Read everything back and count what does not hold."""
+"""Read everything back and count the broken promises."""
 
 import json
 from collections import Counter
@@ -27,7 +27,7 @@ TO_BE_EXPECTED = ("provider_rejected", "worker_crashed", "loop_stalled")
 
 @dataclass
 class Report:
-    """What a run brought. ``wrong`` holds a sentence for everything that does not hold."""
+    """The results of a run. ``wrong`` has a sentence for each broken promise."""
 
     seed: int
     seconds: float
@@ -71,7 +71,7 @@ class Report:
         return json.dumps({**asdict(self), "ok": self.ok}, indent=2)
 
     def table(self) -> str:
-        """For people."""
+        """Return the report as text for people."""
         rows = [
             (name.replace("_", " "), value) for name, value in asdict(self).items() if isinstance(value, int)
         ]
@@ -91,7 +91,7 @@ class Report:
 
 
 async def check(chaos: Chaos) -> Report:
-    """The report of a run that has come to its end."""
+    """Return the report of a finished run."""
     report = Report(chaos.seed, chaos.seconds, dict(Counter(hit.fault.kind for hit in chaos.hits)))
     logs: dict[str, list[Event]] = {}
     async with AsyncClient(chaos.network.clients_url()) as client:
@@ -154,7 +154,7 @@ async def _check_turns(client: AsyncClient, one: Conversation, report: Report) -
 
 
 async def _check_appends(client: AsyncClient, one: Conversation, report: Report) -> None:
-    """From outside: the session is one list, to which its turns are appended."""
+    """Check from outside that the session is one list to which its turns are appended."""
     one.client = client
     await one.read()
     steered = {event.turn_id for event in one.seen if event.type == "turn_finished" and event.steered_into}
@@ -173,7 +173,7 @@ async def _log(client: AsyncClient, one: Conversation) -> list[Event]:
 
 
 def _check_order(one: Conversation, log: list[Event], report: Report) -> None:
-    """Turns run in the order in which their client submitted them, and none more than once."""
+    """Check that turns enter the inbox in the order their client submitted them, and that each ends once."""
     submitted = [turn.turn_id for turn in one.turns if turn.accepted]
     queued = [event.turn_id for event in log if event.type == "turn_queued"]
     known = [turn for turn in queued if turn in set(submitted)]
@@ -188,7 +188,7 @@ def _check_order(one: Conversation, log: list[Event], report: Report) -> None:
 
 
 def _check_stopped(one: Conversation, log: list[Event], history: list[Message], report: Report) -> None:
-    """Who was interrupted left its question, who was rolled back left nothing; and only whoever asked for it did so."""
+    """Check that interrupted turns left messages, rolled-back ones none, and that the named turn asked for it."""
     modes = {turn.turn_id: turn.if_busy for turn in one.turns}
     told = {message.turn_id for message in history}
     crashed = Counter(event.turn_id for event in log if event.type == "turn_retrying")
@@ -207,7 +207,7 @@ def _check_stopped(one: Conversation, log: list[Event], history: list[Message], 
 
 
 def _check_reader(one: Conversation, log: list[Event], report: Report) -> None:
-    """A reader sees every event of the log, once and in order."""
+    """Check that the reader saw every event of the log, once and in order."""
     report.events += len(log)
     seen = Counter(event.seq for event in one.seen)
     missing = [event.seq for event in log if event.seq not in seen]
@@ -223,7 +223,7 @@ def _check_reader(one: Conversation, log: list[Event], report: Report) -> None:
 
 
 def _check_tools(chaos: Chaos, report: Report) -> None:
-    """A tool that may run once was started once for each text: a turn that was steered may have two that ask for it."""
+    """Check that an at-most-once tool started once per text; a steered turn may have two such texts."""
     paid = Counter((note["turn"], note["text"]) for note in chaos.stage.notes("tool", tool="pay"))
     for (turn, text), times in paid.items():
         if times > 1:
@@ -232,9 +232,9 @@ def _check_tools(chaos: Chaos, report: Report) -> None:
 
 
 def _check_decisions(chaos: Chaos, report: Report) -> None:
-    """Of several decisions about a call one counts, for everybody; and what it says is what was done.
+    """Check that all deciders saw the same decision about a call, and that a rejected call did not pay.
 
-    A turn that was steered may have several calls. The stage of an older release does not note which one has paid.
+    A steered turn may have several calls. The stage of an older release does not record which call paid.
     """
     calls = {(note["turn"], note.get("call")) for note in chaos.stage.notes("tool", tool="pay")}
     paid = {turn for turn, _ in calls}
@@ -257,8 +257,8 @@ def _check_decisions(chaos: Chaos, report: Report) -> None:
 
 
 def _check_webhook(chaos: Chaos, logs: dict[str, list[Event]], report: Report) -> None:
-    """Its receiver is told of every end. What it acknowledges comes again only if a deliverer has died or was cut
-    off with the answer in its hand, and then a few at a time."""
+    """Check that the endpoint received every end. A delivery it acknowledged may come again only if the deliverer died
+    or was cut off before it processed the answer, and then only a few at a time."""
     if chaos.receiver is None:
         return
     told = Counter(chaos.receiver.ids)
@@ -275,14 +275,14 @@ def _check_webhook(chaos: Chaos, logs: dict[str, list[Event]], report: Report) -
 
 
 def _check_archive(chaos: Chaos, report: Report) -> None:
-    """What the archive held of a session it holds still."""
+    """Check that the archive still has what it had of each session."""
     if chaos.sleepers:
         report.archived, report.restored = chaos.sleepers.saved, chaos.sleepers.restored
         report.wrong += chaos.sleepers.trouble
 
 
 async def _check_memory(chaos: Chaos, client: AsyncClient, report: Report) -> None:
-    """Each finished turn is in the index and among the facts once, and nothing of what was deleted."""
+    """Check that the index and the facts have each finished turn once, and nothing that was deleted."""
     if chaos.rememberers:
         if not await chaos.rememberers.all_indexed(client):
             report.wrong.append("sessions still wait to be indexed")
@@ -294,7 +294,7 @@ async def _check_memory(chaos: Chaos, client: AsyncClient, report: Report) -> No
 
 
 def _check_places(chaos: Chaos, report: Report) -> None:
-    """No place for turns that run alone is taken by one that has ended."""
+    """Check that no ended turn still takes a place for turns that run alone."""
     report.leaked_places = chaos.places - chaos.free_places
     if report.leaked_places:
         report.wrong.append(

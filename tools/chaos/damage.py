@@ -42,7 +42,7 @@ OWN = (
     "ant:scheduled", "ant:webhook", "ant:deliveries", "ant:tenant", "ant:share", "ant:line", "ant:pace", "rq:job",
     "rq:results", "ant:user_places", "ant:user_line", "ant:user_turns", "ant:rounds",
 )  # fmt: skip
-"""The kinds of keys that belong to one session, tenant, schedule or webhook."""
+"""Keys of one session, tenant, schedule, webhook or user, by kind."""
 JUNK = [b"abc", b"", b"-1", b"1.5", b"1e999", b"nan", b"\xff\xfe", b"9" * 20, b"{", b"\x7fr\x00"]
 AT_ONCE, ROUND_SECONDS, MOST_SECONDS = 50, 0.2, 60.0
 TYPES = {
@@ -53,7 +53,7 @@ TYPES = {
 
 @dataclass
 class Damage:
-    """What was done, and what came of it."""
+    """The damage done, and its consequences."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     waits: list[float] = field(default_factory=list)  # of the neighbour's turn after each round
@@ -73,7 +73,7 @@ class Damage:
 
 
 def mutate(redis: Redis, key: bytes, chance: random.Random) -> None:
-    """Damage one key: its type, a field, a member, a score, or all of it."""
+    """Damage one key: its type, a field, a member, a score, or the whole key."""
     kind = redis.type(key).decode()
     ways = ["type", "gone", *(["inside"] * 4)]
     way, junk = chance.choice(ways), chance.choice(JUNK)
@@ -101,7 +101,7 @@ def mutate(redis: Redis, key: bytes, chance: random.Random) -> None:
 
 
 class Stand:
-    """A server, its workers, a gateway, and a neighbour whom no damage may delay."""
+    """A server, its workers, a gateway, and a neighbour session that no damage may delay."""
 
     def __init__(self, redis: Redis, client: AsyncClient, gateway: str, chance: random.Random) -> None:
         self.redis, self.client, self.gateway, self.chance = redis, client, gateway, chance
@@ -109,7 +109,7 @@ class Stand:
         self._victims = 0
 
     async def populate(self) -> None:
-        """Add victims in several states. What is damaged already may refuse."""
+        """Add victims in several states. Calls may be refused because of earlier damage."""
         self._victims += 1
         name, tenant = f"{VICTIM}-{self._victims}", f"{VICTIM}-{self._victims % 5}"
         client = self.client
@@ -134,7 +134,7 @@ class Stand:
                     await turn.approve(waiting.calls[0].call_id, by="ada")
 
     async def read(self) -> None:
-        """Read all lists, as a client and through the gateway: a refusal is an answer, a crash is none."""
+        """Read all lists, as a client and through the gateway: they may refuse, but must not crash."""
         for listing in (
             self.client.sessions(),
             self.client.failed(),
@@ -153,7 +153,7 @@ class Stand:
                     self.found.faults.append(f"GET /{path} answered {answer.text[:200]}")
 
     def keys(self) -> dict[str, list[bytes]]:
-        """What may be damaged, by kind, with a key of each kind that may be new. Nothing that is the neighbour's."""
+        """Return the keys to damage, by kind, with one of each kind that may be new; none is the neighbour's."""
         found: dict[str, list[bytes]] = {}
         for kind in KINDS:
             key = f"ant:{kind.template}".format(VICTIM, VICTIM).encode()
@@ -165,7 +165,7 @@ class Stand:
         return found
 
     async def round(self) -> None:
-        """Damage some keys, let all go on for a moment, repair what is shared, and let the neighbour run a turn."""
+        """Damage keys, let everything run for a moment, repair the shared keys, and run a turn of the neighbour."""
         await self.populate()
         found, saved = self.keys(), dict[bytes, bytes | None]()
         for _ in range(AT_ONCE):
@@ -173,7 +173,7 @@ class Stand:
             key = self.chance.choice(found[kind])
             if kind not in OWN and key not in saved:
                 saved[key] = self.redis.dump(key)
-            with suppress(ResponseError):  # it has become of another type in between
+            with suppress(ResponseError):  # its type has changed in the meantime
                 mutate(self.redis, key, self.chance)
             self.found.kinds[kind] += 1
         await asyncio.gather(self.read(), asyncio.sleep(ROUND_SECONDS))
@@ -188,14 +188,14 @@ class Stand:
         self.found.waits.append(time.monotonic() - began)
 
     def forget(self) -> None:
-        """Begin anew with whole data, so that the scan of keys stays short."""
+        """Delete the victims and all damage, so that scanning the keys stays fast."""
         for key in self.redis.scan_iter(match="*", count=1000):
             if NEIGHBOUR.encode() not in key and not key.startswith((b"rq:worker", b"ant:held", b"ant:bell")):
                 self.redis.delete(key)
 
 
 async def run(url: str, gateway: str, processes: list[Process], mutations: int, seed: int) -> Damage:
-    """Damage so many keys. Returns what came of it."""
+    """Damage this many keys, and return the consequences."""
     redis = Redis.from_url(url)
     async with AsyncClient(url) as client:
         stand = Stand(redis, client, gateway, random.Random(seed))
@@ -232,7 +232,7 @@ def _deaths(process: Process) -> list[str]:
 
 @contextmanager
 def stand_of(url: str) -> Iterator[tuple[str, list[Process]]]:
-    """Workers and a gateway on this Redis."""
+    """Start workers and a gateway on this Redis; yield the gateway's URL and the processes."""
     with (
         tempfile.TemporaryDirectory(prefix="antiphon-damage-") as folder,
         closing(Processes(Path(folder))) as processes,

@@ -1,4 +1,4 @@
-"""Real processes on one Redis, and a plan of faults carried out on them."""
+"""Real processes on one Redis, and the plan of faults they suffer."""
 
 import asyncio
 import signal
@@ -44,13 +44,13 @@ STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
 SETTLE_SECONDS = 90.0
-INDEXED_SECONDS = 90.0  # after the store was away, it is tried again after up to 30 seconds
-TOLD_SECONDS = 60.0  # a webhook whose deliverer has died is held for 22 seconds
-PUSHED_SECONDS = 120.0  # a notification is held for 30 seconds; if it is refused then, it waits as long again
+INDEXED_SECONDS = 90.0  # after an outage of the store, a retry may take up to 30 seconds
+TOLD_SECONDS = 60.0  # a webhook stays held for 22 seconds after its deliverer dies
+PUSHED_SECONDS = 120.0  # a notification is held for 30 seconds, and as long again if it is then refused
 
 
 class Other(Protocol):
-    """Whoever submits turns of a kind, and checks them at the end: ``trouble`` names what does not hold."""
+    """A client that submits turns of one kind, and checks them at the end. ``trouble`` lists the broken promises."""
 
     trouble: list[str]
     counts: Counter[str]
@@ -61,7 +61,7 @@ class Other(Protocol):
 
 
 class Hit:
-    """One fault that was carried out: on which worker or host (the beginning of its workers' names), and when."""
+    """One fault that was carried out: the worker or host (the prefix of its workers' names), and when."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -71,7 +71,7 @@ class Hit:
 
 
 class Chaos:
-    """One run. Use it as a context manager: what it starts ends with it."""
+    """One run. Use it as a context manager, which ends everything it started."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Chaos:
         self.gateway: Gateway | None = None
         self.pushed: Pushed | None = None
         self.endpoints = Receiver() if errands and not apart else None
-        self._labels: dict[int, str] = {}  # the revision of each host, by its process
+        self._labels: dict[int, str] = {}  # the revision of each host, by process id
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -144,7 +144,7 @@ class Chaos:
         self.network = self._open_network(stack)
         for receiver in filter(None, (self.receiver, self.endpoints)):
             stack.enter_context(receiver)
-        stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
+        stack.callback(self._processes.close)  # runs first, so that nothing connects to a closing proxy
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -160,7 +160,7 @@ class Chaos:
         return OneMachine(stack, kind, appendonly=True, appendfsync="always", movable_clock=self.clock)
 
     async def run(self) -> None:
-        """Let the load run while the plan is carried out; then let everything come to its end."""
+        """Run the load while the plan is carried out; then wait until everything ends."""
         async with AsyncClient(self.network.clients_url()) as client, self.services or nullcontext():
             self._ensemble = Ensemble(self.network.clients_url(), self.stage, self._processes, client)
             errands: Errands | None = None
@@ -216,14 +216,14 @@ class Chaos:
             self.pushed = self.others["pushed"] = Pushed(client, self.seed, self.endpoints)
 
     def _is_over(self) -> bool:
-        """Whether nothing more is submitted."""
+        """Return whether clients stop submitting."""
         return time.monotonic() - self._began > self.seconds
 
     def _conversations(self, client: AsyncClient) -> list[Conversation]:
         return [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]
 
     def _start_host(self, number: int, before: Supervised | None = None) -> Supervised:
-        """Start a host, in the place of the one that was there ``before``."""
+        """Start a host, in place of ``before`` if given."""
         label = self._next_label(before)
         host = self._ensemble.supervisor(
             url=self.network.workers_url(number),
@@ -246,7 +246,7 @@ class Chaos:
         return host
 
     def _next_label(self, before: Supervised | None) -> str:
-        """The revision of a host: the one after that of the host whose place it takes; '' without errands."""
+        """Return the revision of a host: the one after its predecessor's; '' without errands."""
         number = (
             0
             if before is None or not self.with_errands
@@ -259,7 +259,7 @@ class Chaos:
 
     @property
     def deaths(self) -> list[Death]:
-        """Every death of a worker: by a fault, and by a turn that kills its process."""
+        """Every death of a worker, by a fault or by a turn that kills its process."""
         killed = [
             Death("a process died" if hit.fault.kind == "kill worker" else "a host was lost", hit.worker, hit.began_ms)
             for hit in self.hits
@@ -267,17 +267,17 @@ class Chaos:
         ]  # fmt: skip
         own = [
             Death("a process died", note["worker"], note["at"] * 1000) for note in self.stage.notes("dies")
-        ]  # what hangs dies when its supervisor notices, and is not timed
+        ]  # a hanging process dies when its supervisor notices, and is not timed
         return sorted(killed + own, key=lambda death: death.at_ms)
 
     @property
     def taking_since(self) -> dict[str, float]:
-        """From when on each worker took turns, in ms."""
+        """When each worker began to take turns, in ms."""
         return since(process.output for process in self._processes.started)
 
     @property
     def disturbances(self) -> list[tuple[float, float]]:
-        """When Redis was not in reach of everybody, or one more host was lost: from when to when, in ms."""
+        """When Redis was not reachable from everywhere, or another host was lost: begin and end, in ms."""
         return [
             (hit.began_ms, hit.ended_ms)
             for hit in self.hits
@@ -318,7 +318,7 @@ class Chaos:
             hit.ended_ms = max(hit.ended_ms, time.time() * 1000)
 
     def _end_host(self, host: Supervised, fault: Fault) -> str:
-        """How the names of the workers begin that were killed; '' if they end by themselves."""
+        """End a host and replace it. Return the name prefix of its killed workers; '' if they end by themselves."""
         lost = fault.kind == "kill host"
         if lost:
             host.process.kill()
@@ -346,7 +346,7 @@ class Chaos:
         self._after(3 * fault.seconds, lambda: away.unlink(missing_ok=True))
 
     def _hit_worker(self, host: Supervised, fault: Fault) -> str:
-        """The name of the worker that was hit; '' where there was none."""
+        """Hit a worker, and return its name; '' if there is none."""
         workers = host.workers
         if not workers:
             return ""
@@ -364,7 +364,7 @@ class Chaos:
         self.hosts[number] = self._start_host(number, host)
 
     def _start_ended_hosts(self) -> None:
-        """A supervisor that met no Redis at its start has ended; whatever starts services starts it again."""
+        """Restart supervisors that found no Redis at their start and ended, as a service manager does."""
         for host in self.hosts:
             if not host.process.running:
                 self._replace(host)
@@ -377,7 +377,7 @@ class Chaos:
         self._meanwhile(later())
 
     async def _move(self, hit: Hit) -> None:
-        """A slot moves while nothing else breaks, a cell while everything does."""
+        """Move a slot while nothing else breaks, or a cell while everything does."""
 
         async def move() -> None:
             await self.network.move(hit.fault)
@@ -389,19 +389,19 @@ class Chaos:
             await move()
 
     def _meanwhile(self, act: Coroutine[Any, Any, None]) -> None:
-        """Do something while the next faults are carried out, and before everything comes to its end."""
+        """Do something while the next faults are carried out; it finishes before the run settles."""
         task = asyncio.create_task(act)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
     def _move_clock(self, fault: Fault) -> None:
-        """By seconds, minutes or half an hour."""
+        """Move the clock by seconds, minutes or up to two hours."""
         jump = (2, 90, 1800)[fault.target % 3] * fault.seconds
         self._clock_offset += jump if fault.kind == "put clock forward" else -jump
         self.network.server_of(fault).move_clock(self._clock_offset)
 
     async def _settle(self, talkers: list[asyncio.Task[None]]) -> None:
-        """No more faults: every turn must come to its end, and every reader to the last event."""
+        """Stop all faults. Every turn must end, and every reader must reach the last event."""
         await asyncio.gather(*self._later)
         self._start_ended_hosts()
         self.network.heal()
@@ -421,7 +421,7 @@ class Chaos:
             await wait_until_async(self._all_pushed, PUSHED_SECONDS, "every endpoint is told", 0.2)
 
     async def _count_free_places(self) -> int:
-        """Fill the places for turns that run alone: of a full set of them each must find one, at the same time."""
+        """Submit as many turns that run alone as there are places, and return how many of them run at once."""
         ensemble = self._ensemble
         probes: list[AsyncTurn] = []
         for number in range(self.places):
@@ -488,7 +488,7 @@ class Chaos:
 
 @contextmanager
 def _in_time() -> Iterator[None]:
-    """What did not come in time is the checker's to report."""
+    """Ignore what is late: the checker reports it."""
     try:
         yield
     except AssertionError:

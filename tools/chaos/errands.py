@@ -1,8 +1,8 @@
-"""Errands: turns with durable steps, sleeps, events, sub-agents, hand-offs and a budget, on revisions that come and go.
+"""Errands: turns with durable steps, sleeps, events, sub-agents, hand-offs and a budget, on changing revisions.
 
-Each errand is an order with a name of its own. A courier packs it, charges it, sleeps, waits for its payment, lets a
-clerk check it in a turn of its own, and hands over to a closer. All three have a revision for each label, and each host
-that is replaced comes back with the next label, while operators promote revisions and raise the budget.
+Each errand is an order with a unique name. A courier packs it, charges it, sleeps, waits for its payment, has a clerk
+check it in a child turn, and hands over to a closer. All three have a revision for each label, and each replaced host
+returns with the next label, while operators promote revisions and raise the budget.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ PLAN = ("errand", CLERK, f"transfer_to_{CLOSER}")
 SHIPPED = "was shipped by"
 SESSIONS = 6
 SLEEP_SECONDS = 1.2
-PAPERS = "." * 2_000  # that come with an order
-BYTES_OF_TOKEN = 4  # as a call is estimated that was stopped
+PAPERS = "." * 2_000  # enclosed with an order
+BYTES_OF_TOKEN = 4  # the estimate for a stopped call
 BUDGET = 10_000  # tokens, at first
-ORPHAN_SECONDS = 20.0  # a child whose parent has ended looks every five seconds, and Redis may be away
+ORPHAN_SECONDS = 20.0  # a child checks for its parent's end every five seconds, and Redis may be away
 TO_BE_EXPECTED = ("worker_crashed", "loop_stalled")
 
 
 def errand_model(stage: "Stage") -> ScriptedProvider:
-    """The model of all three agents. It bills a call before it answers."""
+    """Return the model of all three agents. It bills a call before it answers."""
 
     def reply(request: ModelRequest) -> Answer:
         said = [one for one in request.messages if one.role == "user"][-1]
@@ -67,7 +67,7 @@ def errand_model(stage: "Stage") -> ScriptedProvider:
 
 
 def errand_agents(stage: "Stage", label: str) -> list[Agent]:
-    """The agents of one revision."""
+    """Return the agents of one revision."""
 
     @tool
     async def errand(order: str, by: str, context: Context) -> str:
@@ -102,16 +102,16 @@ def errand_agents(stage: "Stage", label: str) -> list[Agent]:
 
 @dataclass
 class Order:
-    """One errand as its client knows it."""
+    """One errand, as known to its client."""
 
     name: str
     session: str
     turn: TurnId | None = None
-    sent: list[str] = field(default_factory=list)  # what its payments say
+    sent: list[str] = field(default_factory=list)  # the data of its payments
 
 
 class Errands:
-    """``trouble`` has a sentence for each promise that does not hold."""
+    """``trouble`` has a sentence for each broken promise."""
 
     def __init__(
         self, client: AsyncClient, stage: "Stage", seed: int, gateway: Gateway | None = None
@@ -123,7 +123,7 @@ class Errands:
         self.counts: Counter[str] = Counter()
 
     async def open(self) -> None:
-        """Set the first budget, before there is a worker that could not know of it."""
+        """Set the first budget before any worker starts."""
         await self._set_limit(BUDGET)
 
     async def run(self, over: Callable[[], bool]) -> None:
@@ -168,7 +168,7 @@ class Errands:
         )
 
     async def _pay(self, order: Order, word: str) -> None:
-        """Every second payment arrives over HTTP."""
+        """Pay an order; about every second payment goes over HTTP."""
         order.sent.append(word)
         sender = self._client if self._gateway is None or len(self._orders) % 2 else self._gateway
         self.counts["paid over HTTP"] += sender is self._gateway
@@ -195,7 +195,7 @@ class Errands:
         await until_stored(lambda: self._client.budgets("tenant", TENANT).set(budgets))
 
     async def _raise_budget(self) -> None:
-        """Double the budget when all of it is used, after a while."""
+        """Double the budget shortly after all of it is used."""
         while True:
             await asyncio.sleep(0.2)
             with suppress(AgentError):
@@ -210,7 +210,7 @@ class Errands:
         while True:
             await asyncio.sleep(chance.uniform(0.5, 2))
             agents, label = self._client.agents(), chance.choice(LABELS)
-            with suppress(AgentError):  # no worker has it now, or Redis is away
+            with suppress(AgentError):  # no worker has it at the moment, or Redis is away
                 match chance.choices(("all", "share", "back", "reset"), (3, 3, 2, 1))[0]:
                     case "all":
                         await agents.promote(f"{COURIER}@{label}")
@@ -222,7 +222,7 @@ class Errands:
                         await agents.reset(COURIER)
                 self.counts["promotions"] += 1
 
-    # what must hold
+    # promises
 
     async def check(self, client: AsyncClient) -> None:
         """Read everything back."""
@@ -251,13 +251,13 @@ class Errands:
         await self._check_children(client, order, events, finished=finished)
 
     def check_events(self, order: Order, events: list[Event], *, finished: bool = False) -> None:
-        """Compare what the stream of a session shows of one turn."""
+        """Check the events of one turn in its session's stream."""
         self._check_once(order, events, finished=finished)
         self._check_waits(order, events)
         self._check_revision(order, events)
 
     def _check_once(self, order: Order, events: list[Event], *, finished: bool) -> None:
-        """Each step has one result, each wait one event, and the turn is handed over once."""
+        """Check that each step has one result and each wait one event, and that the turn is handed over once."""
         steps = Counter((one.call_id, one.name) for one in events if one.type == "step_recorded")
         received = Counter(one.wait_id for one in events if one.type == "event_received")
         paid = Counter({one: times for one, times in received.items() if "paid:" in one})
@@ -272,7 +272,7 @@ class Errands:
                 self._wrong(order, f"has finished with {len(found)} {what}s: {[*found]}")
 
     def _check_waits(self, order: Order, events: list[Event]) -> None:
-        """A turn that waits continues once, and none that sleeps continues early."""
+        """Check that a waiting turn continues once, and that a sleeping turn does not continue early."""
         asleep: Any = None
         for event in events:
             if event.type in ("turn_sleeping", "turn_suspended"):
@@ -290,7 +290,7 @@ class Errands:
                 asleep = None
 
     def _check_revision(self, order: Order, events: list[Event]) -> None:
-        """Between two changes of its revision, all that a turn writes is of one label."""
+        """Check that between two changes of its revision, a turn writes under one label."""
         label = ""
         for event in events:
             if event.type == "agent_changed":
@@ -304,7 +304,7 @@ class Errands:
     async def _check_children(
         self, client: AsyncClient, order: Order, events: list[Event], *, finished: bool
     ) -> None:
-        """Each child begins and ends once in its parent's stream, and does not outlive its parent."""
+        """Check that each child begins and ends once in its parent's stream, and does not outlive its parent."""
         ended = next((event.at for event in events if event.terminal), 0)
         children = defaultdict[str, list[dict[str, Any]]](list)
         for event in events:
@@ -326,12 +326,12 @@ class Errands:
                 )
 
     def check_notes(self) -> None:
-        """Compare what the tools and the model have noted."""
+        """Check the notes of the tools and the model."""
         self._check_steps()
         self._check_budget()
 
     def _check_steps(self) -> None:
-        """A step that has a result gives the same one ever after, and one that may run once ran once."""
+        """Check that a step always returns its first result, and that an at-most-once step ran once."""
         values = defaultdict[tuple[str, str], set[str]](set)
         for note in self._stage.notes("saw"):
             values[note["turn"], note["step"]].add(str(note["value"]))
@@ -342,7 +342,7 @@ class Errands:
         self.trouble += [f"turn {turn} charged {times} times" for turn, times in ran.items() if times > 1]
 
     def _check_budget(self) -> None:
-        """What was billed until then is below the budget before each call: all calls exceed it by one at most."""
+        """Check that each call starts with fewer billed tokens than the budget, which one call at most exceeds."""
         billed, limits = 0, [*self.limits]
         for note in self._stage.notes("billed"):
             limit = max(tokens for at, tokens in limits if at <= note["at"])
@@ -358,7 +358,7 @@ class Errands:
 
 
 def is_whole(seen: list[dict[str, Any]], *, finished: bool) -> bool:
-    """Whether a parent shows the begin of a child once, its end once at the most, and each event in its order."""
+    """Return whether a parent shows a child's begin once, its end at most once, and its events in order."""
     types, seqs = [one["type"] for one in seen], [one["seq"] for one in seen if "seq" in one]
     ends = [kind in ("turn_finished", "turn_failed", "turn_cancelled") for kind in types]
     once = types[0] == "turn_queued" and types.count("turn_queued") == 1 and sum(ends) <= 1
@@ -368,7 +368,7 @@ def is_whole(seen: list[dict[str, Any]], *, finished: bool) -> bool:
 async def until_stored(
     call: Callable[[], Awaitable[Any]], then: Callable[[Any], None] = lambda _: None
 ) -> Any:
-    """Repeat a call until it returns."""
+    """Repeat a call until it returns, and pass the result to ``then``."""
     while True:
         try:
             found = await call()
@@ -380,14 +380,14 @@ async def until_stored(
 
 
 async def events_of(client: AsyncClient, session: str) -> list[Event]:
-    """All events of a session that are kept."""
+    """Return all kept events of a session."""
     cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
     return [decode_event(fields[b"e"]) for _, fields in entries]
 
 
 def _label_of(event: Event) -> str:
-    """The label under which an event was written, '' if that is not to be seen. The result of a child has its own."""
+    """Return the label an event was written under; '' if it shows none. A child's result has the child's label."""
     text = json.dumps(json.loads(event.to_json()))
     if event.type not in ("tool_call", "tool_result", "handoff", "turn_finished"):
         return ""

@@ -17,14 +17,14 @@ from antiphon.wire.placed import name_of, places_of, sweep
 
 SESSIONS = 4
 MOST_BYTES = 20_000
-LONGEST_TEAR_SECONDS = 0.02  # after which a caller is gone
+LONGEST_TEAR_SECONDS = 0.02  # after which the caller dies
 TORN_SHARE = 0.3
 PAUSE_SECONDS = 0.1
 
 
 class Filers:
-    """``kept`` has the files of each session by their ids. ``trouble`` has a sentence for each file that is not what
-    was stored, and for content that belongs to no file."""
+    """``kept`` has the files of each session by id. ``trouble`` has a sentence for each file that differs from what
+    was stored, and for content without a file."""
 
     def __init__(self, client: AsyncClient, folder: Path, seed: int) -> None:
         self._client, self._seed = client, seed
@@ -56,14 +56,14 @@ class Filers:
         self.counts["added"] += 1
 
     async def _tear(self, session: str, chance: random.Random) -> None:
-        """Add a file of which nobody knows whether it was stored."""
+        """Add a file, and die before it is known whether it was stored."""
         data = chance.randbytes(chance.randrange(1, MOST_BYTES))
         await self._torn(lambda: self._client.session(session).add_file(data), chance)
 
     async def _read(self, session: str, chance: random.Random) -> None:
         kept = self.kept.get(session, {})
         if kept:
-            with suppress(AgentError):  # Redis is away; what is gone for good is seen by the check
+            with suppress(AgentError):  # Redis is away; the check finds what is lost for good
                 await self._compare(session, chance.choice([*kept]))
 
     async def _compare(self, session: str, file: str) -> None:
@@ -86,14 +86,14 @@ class Filers:
         self.counts["deleted"] += 1
 
     async def _torn(self, call: Callable[[], Awaitable[object]], chance: random.Random) -> None:
-        """Begin a call, and die in the middle of it."""
+        """Begin a call, and die during it."""
         with suppress(TimeoutError, AgentError):
             async with asyncio.timeout(chance.random() * LONGEST_TEAR_SECONDS):
                 await call()
         self.counts["torn"] += 1
 
     async def _surely(self, call: Callable[[], Awaitable[object]], chance: random.Random) -> None:
-        """Repeat a call until it has an answer, sometimes after a caller that has died."""
+        """Repeat a call until it is answered, sometimes after a caller that died during it."""
         if chance.random() < TORN_SHARE:
             await self._torn(call, chance)
         while True:
@@ -104,7 +104,7 @@ class Filers:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def check(self, client: AsyncClient) -> None:
-        """Read every file, sweep as a worker does, and compare what the store and Redis then have."""
+        """Read every file, sweep as a worker does, and compare the contents of the store and Redis."""
         self._client = client
         use_byte_store(self.store)
         try:

@@ -1,4 +1,4 @@
-"""A gateway that is killed, and comes back at the same address."""
+"""A gateway that is killed and restarted at the same address."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from chaos.network import Network
 
 
 class Gateway:
-    """``antiphon serve`` in a process of its own."""
+    """``antiphon serve`` in its own process."""
 
     def __init__(self, processes: Processes, network: Network, directory: Path) -> None:
         self._processes, self._network, self._keys = processes, network, directory / "keys.toml"
@@ -37,12 +37,12 @@ class Gateway:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """Kill it, and start another one."""
+        """Kill the gateway, and start another one."""
         self._process.kill()
         self._process = self._started()
 
     async def send_event(self, name: str, data: Any, *, key: str, tenant: str) -> None:
-        """Send an event. Raises ``StoreUnavailable`` where it may not have arrived."""
+        """Send an event. Raises ``StoreUnavailable`` if it may not have arrived."""
         try:
             answer = await self._http.post(
                 f"/events/{name}", json={"data": data, "key": key, "tenant": tenant}

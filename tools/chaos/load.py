@@ -1,4 +1,4 @@
-"""Clients: they submit with keys, repeat what they are unsure of, cancel, wait, and read along."""
+"""Clients that submit with keys, repeat calls of unknown outcome, cancel, wait, and read along."""
 
 import asyncio
 import random
@@ -27,22 +27,22 @@ WORK = (
     "fail:broken*1", "fail:limited*1", "fail:rejected", "die*1 words:3", "tool:spin*1 words:3",
     "tool:freeze*1 words:3", "tool:fork*1 words:3", "die*2 tool:fork*1 words:3",
 )  # fmt: skip
-ASKS = "asks tool:note tool:pay words:3"  # somebody has to approve the payment
+ASKS = "asks tool:note tool:pay words:3"  # a person has to approve the payment
 
 
-PLAIN_TOOLS = ("note", "pay", "spin", "freeze", "fork")  # which the stage of the release before has as well
+PLAIN_TOOLS = ("note", "pay", "spin", "freeze", "fork")  # the stage of the previous release has them as well
 MODES: tuple[IfBusy, ...] = (*["enqueue"] * 7, "reject", "interrupt", "rollback", *["steer"] * 3)
 
 
 @dataclass(slots=True)
 class Submitted:
-    """One turn as its client knows it. ``accepted`` when a submit has returned."""
+    """One turn, as known to its client. It is ``accepted`` when a submit has returned."""
 
     text: str
     key: str
     if_busy: IfBusy = "enqueue"
-    began: float = 0.0  # in s, as ``ended``
-    ended: float = float("inf")  # when its client knew that it had finished
+    began: float = 0.0  # in s, like ``ended``
+    ended: float = float("inf")  # when its client learned that it had finished
     turn_id: TurnId | None = None
     cancelled: bool = False  # a cancel was accepted
     repeats: int = 0
@@ -64,7 +64,7 @@ class Submitted:
 class Conversation:
     """One session's client, with a subscriber that sees every event.
 
-    ``plainly``: it asks only for what the release before this one does as well.
+    ``plainly``: it uses only features of the previous release.
     """
 
     session: str
@@ -78,11 +78,11 @@ class Conversation:
 
     @property
     def tenant(self) -> str | None:
-        """Every third session is nobody's, and the others belong to two tenants."""
+        """About a third of the sessions have no tenant; the others belong to two tenants."""
         return None if self.plainly else [None, "few", "many"][sum(self.session.encode()) % 3]
 
     async def talk(self, until: Callable[[], bool]) -> None:
-        """Submit turn after turn until it is time to stop."""
+        """Submit one turn after another until ``until`` returns True."""
         chance = random.Random(f"{self.seed} {self.session}")
         number = 0
         while not until():
@@ -100,7 +100,7 @@ class Conversation:
         return Submitted(text, f"key-{number}", chance.choice(MODES))
 
     async def _submit(self, one: Submitted, chance: random.Random) -> AsyncTurn | None:
-        """Submit with a key until an answer comes; now and then once more on purpose."""
+        """Submit with a key until an answer arrives; now and then once more on purpose."""
         one.began = time.monotonic()
         self.turns.append(one)
         again = chance.random() < 0.15
@@ -153,7 +153,7 @@ class Conversation:
             await asyncio.sleep(chance.uniform(0, 2))
 
     async def read(self) -> None:
-        """Read the whole history, and keep which turns it has."""
+        """Read the whole history, and keep its turns."""
         began = time.monotonic()
         messages = (await self.client.snapshot(self.session)).messages
         ended = time.monotonic()
@@ -161,7 +161,7 @@ class Conversation:
         self.reads.append(Read(tuple(turn for turn, _ in groupby(turns) if turn), began, ended))
 
     async def read_along(self) -> None:
-        """See every event of the session, over lost connections and subscriptions given up on purpose."""
+        """See every event of the session, across lost connections and subscriptions ended on purpose."""
         chance = random.Random(f"{self.seed} {self.session} reader")
         while True:
             patience = chance.randrange(20, 400)
@@ -183,9 +183,9 @@ DIES = 0.2
 
 
 class People:
-    """``made`` has for each call what each of them was told to be in force: who decided what.
+    """``made`` has the decisions about each call that were reported as in force: who decided what.
 
-    ``answered`` has what each message to a turn was told to have answered first.
+    ``answered`` has the calls that each message to a turn was reported to have answered first.
     """
 
     def __init__(self, client: AsyncClient, seed: int) -> None:
@@ -195,11 +195,11 @@ class People:
         self.answered: dict[tuple[str, str], set[frozenset[str]]] = defaultdict(set)
 
     async def decide_all(self) -> None:
-        """Decide about whatever waits, until cancelled."""
+        """Decide all pending tool calls, until cancelled."""
         await asyncio.gather(*(self._decide_as(name) for name in NAMES), self._answer_all())
 
     async def _answer_all(self) -> None:
-        """Answer whatever waits with messages, as callers over A2A do."""
+        """Answer all pending tool calls with messages, as A2A callers do."""
         chance = random.Random(f"{self._seed} callers")
         while True:
             with suppress(AgentError):  # Redis is away, or the turn has gone on
@@ -212,7 +212,7 @@ class People:
     async def _answer(
         self, turn: AsyncTurn, message: str, calls: Sequence[str], chance: random.Random
     ) -> None:
-        """Answer with a message; some gateways die before all is answered, and their caller does not hear of it."""
+        """Answer with a message. Some gateways die before all is answered, without an error to their caller."""
         cell = self._client.connections.cell_of_turn(turn.id)
         first = await keep_answered(cell, turn.id, message, Answered(frozenset(calls)))
         self.answered[turn.id, message].add(first.names)
@@ -244,7 +244,7 @@ class People:
                     await turn.reject(call, by=name)
                 self.made[turn.id, call].add((name, kind))
                 return
-            except AlreadyDecided as exc:  # perhaps by this very call, whose answer was lost
+            except AlreadyDecided as exc:  # perhaps by this very call, whose response was lost
                 self.made[turn.id, call].add((exc.decision.by or "", exc.decision.kind))
                 return
             except StoreError:

@@ -22,9 +22,9 @@ PAUSE_SECONDS = 2
 
 
 class TwoPlaces:
-    """Both on one machine, with a proxy to each for clients, workers and movers.
+    """A Redis and a cluster on one machine, with a proxy to each for clients, workers and movers.
 
-    Every process is started with the URL of the single Redis, and follows the cell.
+    Every process starts with the URL of the single Redis, and follows the cell.
     """
 
     def __init__(self, stack: ExitStack, kind: Kind, processes: Processes) -> None:
@@ -72,9 +72,9 @@ class TwoPlaces:
                 link.drop_reply(b"EVALSHA")
 
     async def move(self, fault: Fault) -> None:
-        """Move the cell to the other place, with as many movers as it takes. While one moves it, do nothing.
+        """Move the cell to the other place, with as many movers as it takes. Do nothing while another call moves it.
 
-        A mover is killed when it has copied something: up to the end of its move.
+        A mover is killed after it has copied something, up to the end of its move.
         """
         if self._moving:
             return
@@ -110,7 +110,7 @@ class TwoPlaces:
 
     @property
     def _left(self) -> Keys:
-        """The names of keys at the place where the cell is not."""
+        """The names of the cell's keys at the place it is not at."""
         return Keys() if self._at else Keys(tag=FIRST_TAG)
 
     def strays(self) -> list[str]:

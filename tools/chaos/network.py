@@ -1,4 +1,4 @@
-"""What lies between Redis, workers, clients and the gateway of a chaos run, and its faults."""
+"""The network between Redis, workers, clients and the gateway of a chaos run, and its faults."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from antiphon.redis.cells import open_cells
 from chaos.plan import Fault
 
 After = Callable[[float, Callable[[], None]], None]
-"""Does something so many seconds later."""
+"""Calls a function after this many seconds."""
 
 
 class Network(Protocol):
-    """``inside`` is what the command of a worker's host, or of the gateway, begins with.
+    """``inside`` is the prefix of commands on a worker's host, or on the gateway's for None.
 
-    ``stays`` are the keys that refuse calls where a cell was, ``strays`` what else it has left there.
+    ``stays`` are the keys that refuse calls where a cell was; ``strays`` are all other keys it left there.
     """
 
     servers: Sequence[RedisServer]
@@ -96,7 +96,7 @@ class OneMachine:
 
 
 class SeveralHosts:
-    """Redis, the gateway and each supervisor on hosts of their own; the clients are on this one."""
+    """Redis, the gateway and each supervisor on separate hosts; the clients are on this one."""
 
     stays: Sequence[str] = ()
 
@@ -131,7 +131,7 @@ class SeveralHosts:
         return self.hosts["gateway"].address
 
     def disturb(self, fault: Fault, after: After) -> None:
-        """For longer than a lease, or shorter."""
+        """Disturb a pair of hosts, for longer or shorter than a lease."""
         one, other = self._pairs[fault.target % len(self._pairs)]
         match fault.kind:
             case "part hosts":
@@ -152,11 +152,11 @@ class SeveralHosts:
         self.hosts.heal()
 
 
-CELLS, NODE_TIMEOUT_MS = 4, 30_000  # a node that is away for seconds comes back: no replica takes its place
+CELLS, NODE_TIMEOUT_MS = 4, 30_000  # a node comes back after seconds: no replica takes over
 
 
 class ClusterOfHosts(SeveralHosts):
-    """The same with a cluster of three nodes, each on a host of its own."""
+    """The same with a cluster of three nodes, each on its own host."""
 
     _nodes = ("node0", "node1", "node2")
 
@@ -176,7 +176,7 @@ class ClusterOfHosts(SeveralHosts):
     async def move(self, fault: Fault) -> None:
         """Move the slot of a cell to another node."""
         slot = self._slots[fault.target % CELLS]
-        self.heal()  # the nodes have to see each other for that
+        self.heal()  # the nodes must reach each other to do so
         await wait_until_async(self._cluster.serves, 30, "the cluster serves all slots", 0.1)
         if fault.kind == "move a slot":
             await self._cluster.move_at_once(slot)

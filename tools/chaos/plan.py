@@ -1,4 +1,4 @@
-"""What will go wrong and when: a sequence that depends on the seed alone."""
+"""The faults of a run and their times: a sequence that depends only on the seed."""
 
 import random
 from collections.abc import Collection
@@ -21,29 +21,29 @@ FAULTS: dict[str, int] = {
 }
 """Each fault with its weight."""
 NETWORK_FAULTS = ("cut workers", "cut clients", "delay workers", "hold back workers", "lose a reply")
-"""Those of them that need everything on one machine."""
+"""The faults that need everything on one machine."""
 HOST_FAULTS: dict[str, int] = {"part hosts": 7, "part hosts one way": 7, "slow host": 3}
-"""What takes their place where there are several hosts, between any two of them."""
+"""Replace the network faults if there are several hosts, between any two of them."""
 CLOCK_FAULTS: dict[str, int] = {"put clock forward": 4, "put clock back": 4}
-"""What comes to them where the server's clock can be moved."""
+"""Added if the server's clock can be moved."""
 ARCHIVE_FAULTS: dict[str, int] = {"lose all workers": 2}
-"""What comes to them where there is an archive: sessions end while nobody saves them."""
+"""Added if there is an archive: sessions expire while no worker saves them."""
 
 
 MEMORY_FAULTS: dict[str, int] = {"lose the store": 3}
-"""What comes to them where there is a memory: its store cannot be written."""
+"""Added if there is a memory: its store cannot be written."""
 ERRAND_FAULTS: dict[str, int] = {"restart host": 6, "kill gateway": 3}
-"""What takes its place where there are errands: hosts come back with the next revision, and a gateway is killed."""
+"""Override the others if there are errands: hosts return on the next revision; a gateway is killed."""
 
 SLOT_FAULTS: dict[str, int] = {"move a slot": 5, "move a slot key by key": 5}
-"""What comes to them where Redis is a cluster."""
+"""Added if Redis is a cluster."""
 MOVE_FAULTS: dict[str, int] = {"move the cell": 6, "kill the mover": 6}
-"""What comes to them where there is a single Redis and a cluster: `antiphon cells move`, which may die."""
+"""Added if there is a single Redis and a cluster: `antiphon cells move`, which may die."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: ``at`` seconds after the start, on the ``target``-th of what is there, for ``seconds``."""
+    """One fault: ``at`` seconds after the start, on the ``target``-th candidate (modulo their number), for ``seconds``."""
 
     at: float
     kind: str
@@ -67,11 +67,11 @@ def make_plan(
     cluster: bool = False,
     moves: bool = False,
 ) -> list[Fault]:
-    """The faults of a run, ``pace`` seconds apart on average; with ``apart`` those of several hosts.
+    """Return the faults of a run, ``pace`` seconds apart on average; with ``apart`` the faults of several hosts.
 
-    With ``clock`` the server's clock jumps as well, and with ``archive`` all workers are away for longer than some
-    sessions live. With ``memory`` its store is away. With ``cluster`` slots move from one node to another. With
-    ``moves`` the cell moves from one place to another.
+    With ``clock`` the server's clock also jumps, and with ``archive`` all workers are away for longer than some sessions
+    live. With ``memory`` its store is away. With ``errands`` hosts restart more often, and the gateway is killed.
+    With ``cluster`` slots move between nodes. With ``moves`` the cell moves between places.
     """
     chance, plan, at = random.Random(seed), [], 1.0
     faults = FAULTS if not apart else _without(FAULTS, NETWORK_FAULTS) | HOST_FAULTS

@@ -1,4 +1,4 @@
-"""Push notifications: each turn is told of at an endpoint of its own, which refuses some of them at first."""
+"""Push notifications: each turn has its own endpoint; some of the first notifications are refused."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ from chaos.errands import until_stored
 from chaos.travellers import GUIDES
 
 SESSIONS, LATE_SECONDS = 3, 1.0
-ANSWERS, REFUSES = (*[200] * 5, 500, 503, 429), 24  # so many are answered at random, all others with 200
+ANSWERS, REFUSES = (*[200] * 5, 500, 503, 429), 24  # the number of random answers; all others are 200
 CANCELLED = 0.3
 
 
 class Pushed:
-    """``trouble`` has a sentence for each promise that does not hold."""
+    """``trouble`` has a sentence for each broken promise."""
 
     def __init__(self, client: AsyncClient, seed: int, receiver: Receiver) -> None:
         self._client, self._seed, self.receiver = client, seed, receiver
@@ -62,23 +62,23 @@ class Pushed:
         self._turns[path] = turn
 
     def heard(self) -> dict[tuple[str, str], int]:
-        """How often each endpoint has acknowledged each state."""
+        """Return how often each endpoint acknowledged each state."""
         told = [*self.receiver.acknowledged]
         return Counter((one.path, json.loads(one.body)["statusUpdate"]["status"]["state"]) for one in told)
 
     def all_told(self) -> bool:
-        """Whether each endpoint has heard something."""
+        """Return whether each endpoint acknowledged something."""
         return self._turns.keys() <= {path for path, _ in self.heard()}
 
     async def check(self, client: AsyncClient) -> None:
-        """Read back how the turns have ended."""
+        """Read the final states of the turns, and check the notifications."""
         ended: dict[str, tuple[str, str]] = {}
         for path, turn in self._turns.items():
             ended[path] = turn.id, (await (await client.turn(turn.id)).info()).status
         self.check_heard(ended)
 
     def check_heard(self, turns: Mapping[str, tuple[str, str]]) -> None:
-        """Each end is told at the endpoint of its turn, and nothing else anywhere. A turn has an id and a status."""
+        """Check that each turn's endpoint received its end and nothing else. ``turns``: path to (id, status)."""
         heard = self.heard()
         expected = {(path, STATES.get(f"turn_{how}", how)) for path, (_, how) in turns.items()}
         self.counts.update(status for _, status in turns.values())

@@ -1,7 +1,7 @@
-"""How soon the turns of a dead worker went on, and in what: told apart, because each waits for something else.
+"""How soon the turns of a dead worker continued, and where: each way waits for something different.
 
-- *by another process*: one that took turns already when the worker died; nothing has to be started;
-- *by a new process*: no such one took it, a process that was started afterwards did;
+- *by another process*: a process that already took turns when the worker died; nothing has to be started;
+- *by a new process*: a process that was started afterwards;
 - *alone*: the turn has seen two crashes and waits for a process that runs nothing else.
 """
 
@@ -18,7 +18,7 @@ _TAKES_TURNS = re.compile(r"^(\S+ \S+) .*worker (\S+) takes turns", re.MULTILINE
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker, or all of a supervisor's (``worker`` is then the beginning of their names), and when it died."""
+    """A worker, or all of a supervisor's (``worker`` is then the prefix of their names), and when it died."""
 
     what: str
     worker: str
@@ -27,7 +27,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One turn that went on: how long after the death it was handed back, and started again, and by whom."""
+    """One turn that continued: how long after the death it was requeued and restarted, and by what."""
 
     what: str
     by: str
@@ -42,7 +42,7 @@ def recoveries(
     taking_since: Mapping[str, float],
     disturbances: Sequence[tuple[float, float]],
 ) -> list[Recovery]:
-    """Every turn that a dead worker left behind and that went on, where Redis was in reach all the while."""
+    """Return all turns of dead workers that continued, if Redis was reachable the whole time."""
     found: list[Recovery] = []
     for log in logs:
         started: dict[str, TurnStarted] = {}
@@ -62,7 +62,7 @@ def recoveries(
 
 
 def _cause(deaths: Sequence[Death], started: TurnStarted, at: float) -> Death | None:
-    """The death of the process that ran this attempt."""
+    """Return the death of the process that ran this attempt."""
     died = [
         one
         for one in deaths
@@ -90,7 +90,7 @@ def _recovery(event: TurnStarted, death: Death, handed_back: float, since: Mappi
 
 
 def since(outputs: Iterable[str]) -> dict[str, float]:
-    """From when on each worker took turns, as supervisors' outputs tell it."""
+    """Return when each worker began to take turns, in ms, from the outputs of supervisors."""
     return {
         worker: datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp() * 1000
         for output in outputs
@@ -99,9 +99,9 @@ def since(outputs: Iterable[str]) -> dict[str, float]:
 
 
 def spreads(found: Iterable[Recovery]) -> dict[str, dict[str, float]]:
-    """Per death and way: how many, and the seconds from the death to the next start of a turn.
+    """Return per kind of death and recovery: the count, and the seconds from the death to the turn's next start.
 
-    ``handed_back`` is the half of them that was back in the queue after so many seconds.
+    ``handed_back`` is the median of the seconds until the turns were back in the queue.
     """
     groups: dict[str, list[Recovery]] = {}
     for one in found:

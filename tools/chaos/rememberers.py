@@ -1,4 +1,4 @@
-"""Sessions with a memory: they talk, and some are deleted or cleared, while the store and the workers fail."""
+"""Sessions with a memory: turns run, and sessions are deleted or cleared, while the store and the workers fail."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ AGENT, TENANT = "keeper", "remembered"
 AWAY = "store is away"
 SESSIONS = 8
 INDEX_LEASE_SECONDS = 6.0
-"""Longer than workers are stopped. A worker that is killed while it indexes holds a session for so long."""
+"""Longer than workers are stopped. A worker killed while it indexes holds a session for this long."""
 CURSORS = ("memory", "+memory")
 
 
 class FallibleStore(FaissStore):
-    """A store that is away while there is a file of that name."""
+    """A store that is away while the file ``away`` exists."""
 
     def __init__(self, folder: Path, away: Path) -> None:
         super().__init__(folder, WordEmbeddings(64))
@@ -49,7 +49,7 @@ class FallibleStore(FaissStore):
 
 
 def notetaker() -> ScriptedProvider:
-    """Return a model that distils one fact from each turn: what its user said."""
+    """Return a model that extracts one fact from each turn: what its user said."""
 
     def facts(request: ModelRequest) -> dict[str, Any]:
         turns = request.messages[0].text.split("\n\nTurn ")[1:]
@@ -61,19 +61,19 @@ def notetaker() -> ScriptedProvider:
 
 
 def memory_in(folder: Path) -> Memory:
-    """The memory of a run. Its facts are as many as its turns."""
+    """Return the memory of a run. It has as many facts as turns."""
     store = FallibleStore(folder / "memory", folder / AWAY)
     return Memory(store, scope="tenant", facts=FactModel("notetaker", "any", most=1000))
 
 
 def agents_with_memory(folder: Path) -> list[Agent]:
-    """The agent of these sessions, in a worker process. It indexes with leases that a run can wait for."""
+    """Return the agent of these sessions, in a worker process, and shorten the indexing leases for the run."""
     Documents.lease_seconds = Distiller.lease_seconds = INDEX_LEASE_SECONDS
     return [Agent(provider="stage", model="stage-1", name=AGENT, memory=memory_in(folder))]
 
 
 class Rememberers:
-    """``indexed`` turns stand in the index, and are compared with what finished in sessions that still live."""
+    """``indexed`` turns are in the index; they are compared with the finished turns in sessions that still exist."""
 
     def __init__(self, client: AsyncClient, folder: Path, seed: int) -> None:
         self._client = client
@@ -109,7 +109,7 @@ class Rememberers:
             await asyncio.sleep(chance.uniform(0, 0.4))
 
     async def all_indexed(self, client: AsyncClient) -> bool:
-        """Whether nothing waits to be indexed, distilled or forgotten."""
+        """Return whether nothing waits to be indexed, extracted or forgotten."""
         try:
             waiting = [await waiting_sessions(_cell(client), cursor) for cursor in CURSORS]
         except AgentError:
@@ -128,7 +128,7 @@ class Rememberers:
         more = [place for place in places if place not in finished]
         known = await which_known(_cell(client), "memory", [Remembered(*place) for place in more])
         recalled = [place for place, is_known in zip(more, known, strict=True) if is_known]
-        self.left = len(more) - len(recalled)  # of workers that died behind a late write: see G17
+        self.left = len(more) - len(recalled)  # of workers that died after a late write: see G17
         self._compare("the index", finished, [place for place in places if place in finished] + recalled)
         self.indexed = len(places) - self.left
         facts = [fact async for fact in client.memory(tenant=TENANT)]

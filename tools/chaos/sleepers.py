@@ -1,4 +1,4 @@
-"""Sessions that live in Redis for seconds, with an archive: they end there, come back, and end again."""
+"""Sessions that live in Redis for seconds, with an archive: they expire, are restored, and expire again."""
 
 import asyncio
 import random
@@ -16,10 +16,9 @@ LOOK_SECONDS = 0.2
 
 
 class Sleepers:
-    """``trouble`` has a sentence for each saved session that was replaced by one that held less.
+    """``trouble`` has a sentence for each saved session that was replaced by one with less content.
 
-    A session is lost if no worker looks before its life in Redis is over: then nothing of that life is saved. What was
-    saved stays.
+    If no worker looks before a session expires from Redis, its unsaved content is lost. What was saved stays.
     """
 
     def __init__(self, client: AsyncClient, archive: SessionStore, seed: int) -> None:
@@ -30,7 +29,7 @@ class Sleepers:
         self.restored = 0
 
     async def sleep_and_wake(self, over: Callable[[], bool]) -> None:
-        """Talk in all sessions, with pauses that are shorter and longer than their life, and watch the archive."""
+        """Talk in all sessions, with pauses shorter and longer than their lifetime, and watch the archive."""
         watching = asyncio.create_task(self._watch())
         await asyncio.gather(*(self._talk(f"sleeper{number}", over) for number in range(SESSIONS)))
         watching.cancel()
@@ -50,7 +49,7 @@ class Sleepers:
                     ttl=LIFE_SECONDS,
                 )
                 await turn.result(20)
-            except AgentError:  # Redis is away, or the turn takes longer: the next one goes on
+            except AgentError:  # Redis is away, or the turn takes longer: continue with the next one
                 pass
             await asyncio.sleep(chance.choice((0.1, 1.0, 1.5, 2.5)) * LIFE_SECONDS)
 

@@ -1,7 +1,7 @@
-"""Travellers: turns that a router sends to other agents and queues, and that workers run again as variants.
+"""Travellers: turns that a router sends to other agents and queues, and that workers rerun as variants.
 
-Each call of the router chooses anew, so that a run that was routed twice, or that goes on with another agent than the
-one that was chosen, is seen. Each answer names the agent that gave it, and its revision.
+Each call of the router chooses at random. This reveals a run that was routed twice, or that continues with another
+agent than the chosen one. Each answer names its agent and the agent's revision.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ TO_BE_EXPECTED = ("worker_crashed", "loop_stalled")
 
 
 def travel_agents(label: str) -> list[Agent]:
-    """The guides of one revision."""
+    """Return the guides of one revision."""
     return [
         Agent("guides", "guides-1", name=name, system=f"{name} of {label}", label=label) for name in GUIDES
     ]
 
 
 def travel_model() -> ScriptedProvider:
-    """The model of the guides."""
+    """Return the model of the guides."""
 
     def reply(request: ModelRequest) -> Answer:
         return answer(f"{request.system} has seen it")
@@ -51,14 +51,14 @@ def travel_model() -> ScriptedProvider:
 
 
 def travel_router(turn: Routing) -> Route | None:
-    """Send a journey to any guide and queue, and leave all other turns as they are."""
+    """Send a journey to a random guide and queue, and leave all other turns alone."""
     if not turn.text.startswith(TRAVELS):
         return None
     return Route(random.choice(GUIDES), queue=random.choice((None, *QUEUES)), reason=uuid4().hex)
 
 
 class Travellers:
-    """``trouble`` has a sentence for each promise that does not hold."""
+    """``trouble`` has a sentence for each broken promise."""
 
     def __init__(self, client: AsyncClient, seed: int) -> None:
         self._client, self._seed = client, seed
@@ -67,7 +67,7 @@ class Travellers:
         self.counts: Counter[str] = Counter()
 
     async def run(self, over: Callable[[], bool]) -> None:
-        """Submit journeys, and ask for variants of those that have ended."""
+        """Submit journeys, and request variants of ended ones."""
         await asyncio.gather(*(self._travel(f"trip{number}", over) for number in range(SESSIONS)))
 
     async def _travel(self, session: str, over: Callable[[], bool]) -> None:
@@ -83,14 +83,14 @@ class Travellers:
             own.append(turn)
             with suppress(AgentError):
                 await turn.result(15)
-            with suppress(AgentError):  # that one has not ended, or Redis is away
+            with suppress(AgentError):  # the turn has not ended, or Redis is away
                 await self._run_again(chance.choice(own), chance)
 
     async def _run_again(self, turn: AsyncTurn, chance: random.Random) -> None:
-        """Ask for variants of any revision that a worker has, and once more, as one who has not heard the answer."""
+        """Request variants of a revision that a worker has, and repeat the request as if the answer was lost."""
         guide = chance.choice(GUIDES)
         for label in chance.sample(LABELS, len(LABELS)):
-            with suppress(UsageError):  # no worker has it now
+            with suppress(UsageError):  # no worker has it at the moment
                 for _ in range(2):
                     await turn.replay(f"{guide}@{label}", runs=RUNS, key="again")
                 return
@@ -106,7 +106,7 @@ class Travellers:
             self.check_variants(turn.id, await turn.variants())
 
     def check_route(self, info: TurnInfo, queue: str, events: Sequence[Event]) -> None:
-        """A run has one choice, and is where and with whom that says."""
+        """Check that a run was routed once, and used the chosen queue and agent."""
         chosen = [one for one in events if isinstance(one, AgentChanged) and not one.revision]
         self.counts[info.status] += 1
         if info.status not in TERMINAL or (info.status == "failed" and info.code not in TO_BE_EXPECTED):
@@ -121,7 +121,7 @@ class Travellers:
                 self._wrong(info.turn_id, f"was sent to {route.agent}, and says {info.messages[-1].text}")
 
     def check_variants(self, turn: str, found: Sequence[VariantRun]) -> None:
-        """There are as many as were asked for, and each that has ended was run on its revision."""
+        """Check that there are at most as many variants as requested, answered by their own agent."""
         self.counts["variants"] += len(found)
         if len(found) > RUNS:
             self._wrong(turn, f"has {len(found)} variants")

@@ -1,4 +1,4 @@
-"""Trees of turns: a root asks agents, which ask others, and half of the roots are cancelled while everything breaks."""
+"""Trees of turns: a root calls agents, which call others; half of the roots are cancelled while everything breaks."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ TO_BE_EXPECTED = ("worker_crashed", "loop_stalled")
 
 
 def tree_agents() -> list[Agent]:
-    """The root and what it asks. Leaves sleep, so that a cancel meets turns in all states."""
+    """Return the agents of a tree. Leaves sleep, so that a cancel finds turns in all states."""
 
     @tool
     async def sleep(context: Context) -> str:
@@ -56,17 +56,17 @@ def _asks(below: str) -> Callable[[ModelRequest], Answer]:
 
 
 class Trees:
-    """``trouble`` has a sentence for each promise that does not hold."""
+    """``trouble`` has a sentence for each broken promise."""
 
     def __init__(self, client: AsyncClient, seed: int) -> None:
         self._client, self._seed = client, seed
         self._roots: list[AsyncTurn] = []
-        self.cancelled: set[str] = set()  # whose cancel was accepted
+        self.cancelled: set[str] = set()  # the roots whose cancel was accepted
         self.trouble: list[str] = []
         self.counts: Counter[str] = Counter()
 
     async def run(self, over: Callable[[], bool]) -> None:
-        """Plant one tree after the other in each session."""
+        """Plant one tree after another in each session."""
         await asyncio.gather(*(self._plant(f"tree{number}", over) for number in range(SESSIONS)))
 
     async def _plant(self, session: str, over: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ class Trees:
             self.check_tree(found, [one for one in logs[root.session_id] if one.turn_id == root.id])
 
     def check_tree(self, root: TurnTree, events: list[Event]) -> None:
-        """A tree ends as one: nothing of it goes on after its root, and a whole one has each turn once."""
+        """Check that no turn of a tree outlives its root, and that a finished tree has each turn once."""
         self.counts[f"roots {root.status}"] += 1
         if root.turn_id in self.cancelled and root.status != "cancelled":
             self._wrong(root, f"was cancelled, and is {root.status}")
@@ -113,7 +113,7 @@ class Trees:
         self._check_stream(root, events)
 
     def _check_stream(self, root: TurnTree, events: list[Event]) -> None:
-        """Each child begins and ends once in the stream of its root, and the root ends once."""
+        """Check that each child begins and ends once in the stream of its root, and that the root ends once."""
         if (ends := sum(event.terminal for event in events)) != 1:
             self._wrong(root, f"has ended {ends} times")
         for child in root.children:
