@@ -35,7 +35,7 @@ class Form:
     module: str
     name: str
     twins: bool = False  # it also has each coroutine as …_async
-    properties: dict[str, str] = field(default_factory=dict[str, str])  # their return types, where they differ
+    properties: dict[str, str] = field(default_factory=dict[str, str])  # their types where they differ
     held: tuple[str, str] | None = None
     bases: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ MOVE_FAULTS: dict[str, int] = {"move the cell": 6, "kill the mover": 6}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: ``at`` seconds after the start, on the ``target``-th candidate (modulo their number), for ``seconds``."""
+    """One fault: ``at`` seconds after the start, on the candidate with number ``target`` (modulo), for ``seconds``."""
 
     at: float
     kind: str
@@ -69,9 +69,9 @@ def make_plan(
 ) -> list[Fault]:
     """Return the faults of a run, ``pace`` seconds apart on average; with ``apart`` the faults of several hosts.
 
-    With ``clock`` the server's clock also jumps, and with ``archive`` all workers are away for longer than some sessions
-    live. With ``memory`` its store is away. With ``errands`` hosts restart more often, and the gateway is killed.
-    With ``cluster`` slots move between nodes. With ``moves`` the cell moves between places.
+    With ``clock`` the server's clock also jumps, and with ``archive`` all workers are away for longer than some
+    sessions live. With ``memory`` its store is away. With ``errands`` hosts restart more often, and the gateway is
+    killed. With ``cluster`` slots move between nodes. With ``moves`` the cell moves between places.
     """
     chance, plan, at = random.Random(seed), [], 1.0
     faults = FAULTS if not apart else _without(FAULTS, NETWORK_FAULTS) | HOST_FAULTS

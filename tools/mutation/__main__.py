@@ -27,7 +27,7 @@ from mutation.forks import in_a_fork, one_fails
 from mutation.hook import SCRIPTS, scripts_from
 from mutation.statements import Mutant, mutants_of
 
-# What the promises rest on, and all that it includes.
+# The scripts on which the promises depend, and all that they include.
 FILES = [
     "claim", "emit", "append_step", "finish", "give_back", "steer", "cancel", "submit",
     "suspend", "decide", "reap", "requeue", "begin", "route", "promote", "rate", "count", "wake",
@@ -56,7 +56,7 @@ ELSEWHERE = {
     "include/batches": ("worker/process/test_batched.py",),
     "route": ("worker/process/test_routing.py",),
 }
-"""Tests of what scripts are for that are not tests of scripts, by the beginning of the script's name."""
+"""Tests of the features that scripts implement, by the prefix of the script's name."""
 
 
 def main() -> int:
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def modules_for(file: str) -> list[Path]:
-    """What is asked about a file: the tests of its name or folder come first, since the first that fails is enough."""
+    """Return the test modules for a file. Those of its name or folder come first: one failure is enough."""
     own = own_tests(file)
     paths = [path for pattern in SCRIPT_TESTS for path in (TESTS / "client" / "wire").glob(pattern)]
     beside = [TESTS / name for start, names in ELSEWHERE.items() if file.startswith(start) for name in names]
@@ -96,12 +96,12 @@ def modules_for(file: str) -> list[Path]:
 
 
 def own_tests(file: str) -> set[str]:
-    """The names of the modules that test a file or its folder."""
+    """Return the names of the modules that test a file or its folder."""
     return {f"test_script_{part}.py" for part in file.split("/")}
 
 
 class Deletion:
-    """A pytest plugin: after the collection it runs tests and schedules on mutants, the quickest first."""
+    """A pytest plugin that runs tests and schedules on mutants after the collection, the quickest first."""
 
     def __init__(self, mutants: list[Mutant], seeds: range, skip: int) -> None:
         self._mutants, self._seeds, self._skip = mutants, seeds, skip
@@ -142,13 +142,13 @@ class Deletion:
         )
 
     def _complains(self) -> bool:
-        """Somebody finds fault with the scripts as they are: then what they notice means nothing."""
+        """Return whether a test or schedule fails with the unchanged scripts; then no result would mean anything."""
         shutil.copytree(SCRIPTS, self._folder, dirs_exist_ok=True)
         everything = [item for items in self._items.values() for item in items]
         return self._asks(lambda: self._tests(everything)) or self._asks(lambda: self._simulation(""))
 
     def _killer(self, mutant: Mutant) -> str:
-        """Who noticed, or ''."""
+        """Return what noticed the mutant, or ''."""
         own = own_tests(mutant.file)
         asked = [
             (path.name in own, item)

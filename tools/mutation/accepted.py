@@ -1,4 +1,4 @@
-"""The deletions that no test notices and that are accepted, each with its reason."""
+"""The accepted deletions that no test notices, each with a reason."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _FILE = Path(__file__).parent / "accepted.txt"
 
 
 def read_accepted() -> dict[str, str]:
-    """Statement (``file: text``) to reason."""
+    """Return the accepted statements (``file: text``) with their reasons."""
     accepted: dict[str, str] = {}
     for line in _FILE.read_text().splitlines():
         if line and not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Collected tests, run in processes that are forked for it: what they do to this one is gone with them."""
+"""Runs collected tests in forked processes, so that their side effects end with them."""
 
 import faulthandler
 import os
@@ -14,7 +14,7 @@ from _pytest.runner import runtestprotocol
 
 
 def in_a_fork(work: Callable[[], int], said: Path = Path(os.devnull)) -> int:
-    """The exit code of a process that does this: 0, 2, or 1 for every other."""
+    """Run this in a forked process, and return its exit code: 0, 2, or 1 for any other."""
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -24,13 +24,13 @@ def in_a_fork(work: Callable[[], int], said: Path = Path(os.devnull)) -> int:
         code = 1
         try:
             code = work()
-        except BaseException:  # noqa: BLE001  (pytest ends a process with some that are no Exception)
+        except BaseException:  # noqa: BLE001  (pytest ends a process with some that are not an Exception)
             traceback.print_exc()
             sys.stderr.flush()
         finally:
             os._exit(code)
     status = os.waitpid(pid, os.WUNTRACED)[1]
-    with suppress(ProcessLookupError):  # what it has started
+    with suppress(ProcessLookupError):  # the processes it has started
         os.killpg(pid, signal.SIGKILL)
     if os.WIFSTOPPED(status):  # by a signal that was meant for another process
         status = os.waitpid(pid, 0)[1]
@@ -39,7 +39,7 @@ def in_a_fork(work: Callable[[], int], said: Path = Path(os.devnull)) -> int:
 
 
 def one_fails(items: Sequence[pytest.Item], patience: Callable[[pytest.Item], float]) -> bool:
-    """Run tests until one fails. One that takes longer than this ends the process, which counts as well."""
+    """Run tests until one fails. A test that takes longer than ``patience`` ends the process, which also counts."""
     for item, following in zip(items, [*items[1:], None], strict=True) if items else ():
         faulthandler.dump_traceback_later(patience(item), file=2, exit=True)
         reports = runtestprotocol(item, log=False, nextitem=following)

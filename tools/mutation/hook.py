@@ -1,4 +1,4 @@
-"""Scripts from another folder than the package's, for one block of code."""
+"""Loads scripts from another folder than the package's, for one block of code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

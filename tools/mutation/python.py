@@ -35,12 +35,12 @@ REMOVED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return, ast.Raise, ast.Delet
 LEAST_SECONDS, TIMES_AS_LONG = 20.0, 5.0  # how long a test may take on a mutant
 SEEN = "__mutation_seen__"  # the name of a built-in set: the statements that the current test has run
 Record = dict[str, dict[str, float]]
-"""The tests that run each statement (``path:offset``), and how many seconds each of them takes."""
+"""The tests that run each statement (``path:offset``), with their seconds."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A statement of a function of the core, or the condition of one, that is to be changed."""
+    """A statement to remove from a function of the core, or a condition to reverse."""
 
     path: Path
     function: str
@@ -67,13 +67,13 @@ class Mutant:
         return b"(not (%b))" % text if self.is_condition else b"pass"
 
     def probe(self, text: bytes) -> bytes:
-        """The same statement or condition; it adds its place to what the test has run."""
+        """Return the same statement or condition, which also records that the test ran it."""
         see = f"{SEEN}.add({self.place!r})".encode()
         return b"(%b or (%b))" % (see, text) if self.is_condition else b"%b; %b" % (see, text)
 
 
 def mutants_of(path: Path, source: str) -> Iterator[Mutant]:
-    """Every statement to change in the functions and methods of a module."""
+    """Yield every statement to change in the functions and methods of a module."""
     tree = ast.parse(source)
     classes = [(f"{node.name}.", node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     for prefix, body in [("", tree.body), *classes]:
@@ -96,7 +96,7 @@ def _in_function(path: Path, source: bytes, name: str, function: ast.AST) -> Ite
 
 
 def _changed(node: ast.AST) -> ast.stmt | ast.expr | None:
-    """The statement to remove, or the condition to reverse."""
+    """Return the statement to remove, or the condition to reverse."""
     if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Constant):
         return node.test
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -104,7 +104,7 @@ def _changed(node: ast.AST) -> ast.stmt | ast.expr | None:
 
 
 def _edited(mutants: Iterable[Mutant], edit: Callable[[Mutant, bytes], bytes]) -> bytes:
-    """Their module with the text of each edited; they do not overlap."""
+    """Return the module of the mutants with the text of each edited; they do not overlap."""
     edited, mutants = b"", sorted(mutants, key=lambda one: one.start)
     at = 0
     for one in mutants:
@@ -114,11 +114,11 @@ def _edited(mutants: Iterable[Mutant], edit: Callable[[Mutant, bytes], bytes]) -
 
 
 class Living:
-    """The functions of the core in this process, which are given other code."""
+    """The functions of the core in this process, whose code can be replaced."""
 
     def __init__(self, paths: set[Path]) -> None:
         files = {str(path) for path in paths}
-        gc.unfreeze()  # what is frozen is not listed
+        gc.unfreeze()  # frozen objects are not listed
         self._functions: dict[tuple[str, str], list[FunctionType]] = {}
         for one in gc.get_objects():
             if isinstance(one, FunctionType) and one.__code__.co_filename in files:
@@ -127,7 +127,7 @@ class Living:
         gc.freeze()
 
     def change(self, path: Path, name: str, source: bytes) -> bool:
-        """Give a function its code in the changed module; False if it has none of its own."""
+        """Give a function its code from the changed module. Return False if that fails."""
         codes = {code.co_qualname: code for code in _codes(compile(source, str(path), "exec"))}
         try:
             for function in self._functions[str(path), name]:
@@ -137,7 +137,7 @@ class Living:
         return True
 
     def probe(self, mutants: Iterable[Mutant]) -> None:
-        """Have the statements to change add themselves to what a test has run."""
+        """Have the statements to change record when a test runs them."""
         by_path: dict[Path, list[Mutant]] = {}
         for mutant in mutants:
             by_path.setdefault(mutant.path, []).append(mutant)
@@ -154,7 +154,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class Mutation:
-    """A pytest plugin: after the collection it runs tests on mutants instead of once."""
+    """A pytest plugin that, after the collection, runs the tests on mutants."""
 
     def __init__(self, mutants: list[Mutant], skip: int = 0, record: Path | None = None) -> None:
         self._mutants, self._skip = mutants, skip
@@ -198,7 +198,7 @@ class Mutation:
 
 
 def _record(items: list[pytest.Item], living: Living, mutants: list[Mutant], kept: Path) -> int:
-    """Which tests run each statement to change; tests that fail are left out."""
+    """Write which tests run each statement to change, without tests that fail."""
     seen: set[str] = set()
     setattr(builtins, SEEN, seen)
     living.probe(mutants)
@@ -215,7 +215,7 @@ def _record(items: list[pytest.Item], living: Living, mutants: list[Mutant], kep
 
 
 def _run_mutant(mutant: Mutant, living: Living, tests: dict[pytest.Item, float]) -> int:
-    """0 if no test noticed, 1 if one did, 2 if the mutant cannot be made."""
+    """Return 0 if no test noticed, 1 if one did, 2 if the mutant cannot be made."""
     if not living.change(mutant.path, mutant.function, mutant.changed):
         return 2
     items = sorted(tests, key=tests.__getitem__)
@@ -223,7 +223,7 @@ def _run_mutant(mutant: Mutant, living: Living, tests: dict[pytest.Item, float])
 
 
 def chosen(modules: Iterable[str], statements: int, seed: int) -> list[Mutant]:
-    """Random statements of these modules and folders, the same ones for a seed."""
+    """Return random statements of these modules and folders, determined by the seed."""
     places = [ROOT / module for module in modules]
     paths = [path for place in places for path in sorted(place.rglob("*.py")) or [place]]
     everything = [mutant for path in paths for mutant in mutants_of(path, path.read_text())]

@@ -1,6 +1,6 @@
-"""The statements of a script, each with the text that is left when it is deleted.
+"""The statements of a script, each with the text that remains when it is deleted.
 
-A statement is a line and what continues it; a block (``if``, ``for``) goes as a whole as well, and so does each
+A statement is a line and its continuations. A block (``if``, ``for``) is also deleted as a whole, and so is each
 later branch of an ``if``.
 """
 
@@ -32,7 +32,7 @@ class _Statement:
     last: int
     text: str
     bare: str
-    """Without strings and comments, so that words in them do not count."""
+    """The text without strings and comments, whose words do not count."""
 
     @property
     def depth(self) -> int:
@@ -41,7 +41,7 @@ class _Statement:
 
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
-    """Every way of leaving out one statement."""
+    """Yield a mutant without each statement or block."""
     lines = source.split("\n")
     statements = list(_statements(lines))
     for number, statement in enumerate(statements):
@@ -54,7 +54,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
 
 
 def _last_of(statements: list[_Statement], number: int) -> int | None:
-    """Where the statement ends that begins here; None where nothing of its own begins."""
+    """Return the number of the last part of the statement that begins here; None if none begins here."""
     text = statements[number].text
     if text in ("end", "}") or (
         text.startswith(("local function", "function")) and statements[number].depth > 0

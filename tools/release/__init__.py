@@ -1,1 +1,1 @@
-"""What is released: the wheel, the source, and the pinned packages of the image."""
+"""The files of a release: the wheel, the source, and the pinned packages of the image."""

@@ -58,13 +58,13 @@ def main() -> int:
 
 
 def environment(folder: Path, python: str = sys.executable) -> Path:
-    """An empty virtual environment. Returns its interpreter."""
+    """Create an empty virtual environment, and return its interpreter."""
     run("sh", ROOT / ".ci" / "venv", folder, env={"PYTHON": python})
     return folder / "bin" / "python"
 
 
 def python_of_the_image() -> str:
-    """The version that the image has, if this machine has it as well, or this interpreter."""
+    """Return the image's Python version if this machine has it, else this interpreter."""
     try:
         subprocess.run([IMAGE, "-c", ""], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -73,7 +73,7 @@ def python_of_the_image() -> str:
 
 
 def quick_start(python: Path, folder: Path) -> str:
-    """Run the first two programs of the README there. Returns the last line that the client prints."""
+    """Run the first two programs of the README in a folder. Return the last line that the client prints."""
     app, client = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
     port, processes = free_port(), Processes(folder)
     (folder / "app.py").write_text(app)
@@ -101,7 +101,7 @@ def quick_start(python: Path, folder: Path) -> str:
 
 
 def write_sbom(python: Path, path: Path) -> None:
-    """What stands in an environment, as CycloneDX, without anything of this machine."""
+    """Write the packages of an environment as CycloneDX, without paths of this machine."""
     run(
         TOOLS / "cyclonedx-py", "environment", "--pyproject", ROOT / "pyproject.toml", "--mc-type", "application",
         "--output-reproducible", "--of", "JSON", "-o", path, python,

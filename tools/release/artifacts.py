@@ -1,4 +1,4 @@
-"""The wheel and the source of a release: building them, and what is wrong with their contents."""
+"""Builds the wheel and the source of a release, and checks their contents."""
 
 import subprocess
 import tarfile
@@ -15,7 +15,7 @@ BESIDE = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 
 
 def build(name: str, folder: Path) -> tuple[Path, Path]:
-    """Build the source of a distribution, and the wheel from that source. Returns the wheel and the source."""
+    """Build the source of a distribution, and the wheel from it. Return the wheel and the source."""
     project = ROOT / WHEELS[name][0]
     subprocess.run(
         [TOOLS / "pyproject-build", "--outdir", folder, project], check=True, stdout=subprocess.DEVNULL
@@ -25,7 +25,7 @@ def build(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def complaints(name: str, wheel: Path, source: Path) -> list[str]:
-    """What is missing in the two files of a distribution, or does not belong there."""
+    """Return what is missing from the two files of a distribution, or does not belong there."""
     stem, beside = (
         source.name.removesuffix(".tar.gz"),
         BESIDE | ({"CHANGELOG.md"} if name == "antiphon" else set()),
@@ -53,7 +53,7 @@ def complaints(name: str, wheel: Path, source: Path) -> list[str]:
 
 
 def _tracked(*folders: Path) -> set[str]:
-    """The files that git knows in these folders."""
+    """Return the files that git tracks in these folders."""
     listed = subprocess.run(
         ["git", "ls-files", *folders], cwd=ROOT, check=True, capture_output=True, text=True
     )

@@ -1,7 +1,7 @@
-"""The packages of the image, pinned with their hashes: ``make pins`` writes them anew from pyproject.toml.
+"""The packages of the image, pinned with their hashes: ``make pins`` rewrites them from pyproject.toml.
 
-``requirements.txt`` is what the extras of the image need, and ``build-requirements.txt`` what builds the wheel. They
-name no address: pip takes the packages from wherever it is set up to, and refuses any with another hash.
+``requirements.txt`` has the packages that the image's extras need, and ``build-requirements.txt`` those that build
+the wheel. They contain no address: pip uses its configured index, and refuses packages with another hash.
 """
 
 import re
@@ -18,14 +18,14 @@ EXTRAS = ("worker", "gateway", "metrics", "a2a", "mcp")
 RUN = ROOT / "deploy" / "image" / "requirements.txt"
 BUILD = ROOT / "deploy" / "image" / "build-requirements.txt"
 TOOLS = ROOT / ".venv" / "tools" / "bin"
-"""The environment of the extra ``release``: its packages would not fit with all that tests need."""
+"""The environment of the extra ``release``, whose packages conflict with those of the tests."""
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def pinned(path: Path) -> dict[str, tuple[str, int]]:
-    """Of each package: its version, and how many hashes it may have."""
+    """Return the version of each package, and its number of accepted hashes."""
     return {
         name: (version, rest.count("--hash=sha256:"))
         for name, version, rest in _PIN.findall(path.read_text())
@@ -33,7 +33,7 @@ def pinned(path: Path) -> dict[str, tuple[str, int]]:
 
 
 def needed(*extras: str) -> Iterator[Requirement]:
-    """What pyproject.toml asks for, with these extras of its own."""
+    """Yield the requirements in pyproject.toml, with these extras."""
     project = PROJECT["project"]
     lines = [
         *project["dependencies"],
@@ -47,7 +47,7 @@ def needed(*extras: str) -> Iterator[Requirement]:
 
 
 def main() -> int:
-    """Resolve anew. Every package becomes the newest one that fits."""
+    """Resolve again: every package becomes the newest version that fits."""
     _compile(RUN, str(ROOT / "pyproject.toml"), *(f"--extra={extra}" for extra in EXTRAS))
     _compile(BUILD, "-", given="\n".join(PROJECT["build-system"]["requires"]))
     return 0

@@ -1,9 +1,10 @@
-"""A discrete-event model of deltas on their way through the nodes of a cluster, of which one may fail.
+"""A discrete-event model of deltas on their way through the nodes of a cluster. One node may fail.
 
 Turns arrive at random, and each belongs to a cell and its node. The workers of a node send the new deltas of all its
-streams in one call, at the end of a window, or when the call before was answered. A call takes as long as its events
-take Redis. While a node is down, the deltas wait in the workers: afterwards each stream sends its own in one event.
-What is left out: the network, contention for the cores of workers, and the recovery of workers.
+streams in one call, at the end of a window, or when the previous call was answered. A call takes as long as Redis
+needs for its events. While a node is down, the deltas wait in the workers; afterwards each stream sends its deltas in
+one event.
+Not modelled: the network, contention for the cores of workers, and the recovery of workers.
 """
 
 import heapq
@@ -16,12 +17,12 @@ from itertools import accumulate
 
 WINDOW = 0.015
 SAMPLES = 2
-"""How many deltas of a window have their lag noted."""
+"""The number of deltas per window whose lag is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many nodes, each busy for ``share`` of the time. One of them may fail once."""
+    """The load of ``nodes`` nodes, each busy for ``share`` of the time. One of them may fail once."""
 
     nodes: int
     event_us: float
@@ -31,16 +32,16 @@ class Load:
     seconds: float = 60.0
     fails: bool = False
     down_seconds: float = 16.0
-    """Until another node has its cells: the ``cluster-node-timeout`` of 15 s, and a second for the election."""
+    """Seconds until another node has its cells: the ``cluster-node-timeout`` of 15 s, and 1 s for the election."""
 
     @property
     def streams(self) -> float:
-        """How many live streams a node has on the average."""
+        """The average number of live streams of a node."""
         return self.share * 1e6 / self.event_us / self.pace
 
 
 class Lags:
-    """How late deltas were, in ms, with how many deltas each stands for."""
+    """The lags of deltas. Each sample is a lag in s with the number of deltas it represents; results are in ms."""
 
     def __init__(self, seen: Sequence[tuple[float, float]]) -> None:
         ordered = sorted(seen)
@@ -55,7 +56,7 @@ class Lags:
         return self._lags[min(bisect_left(self._upto, share * self.deltas), len(self._lags) - 1)]
 
     def later(self, ms: float) -> float:
-        """The share of deltas that came later than this."""
+        """Return the share of deltas that arrived later than this, in ms."""
         place = bisect_left(self._lags, ms)
         return 1 - (self._upto[place - 1] / self.deltas if place else 0)
 
@@ -64,7 +65,7 @@ class Lags:
 class _Node:
     live: int
     sent: float = 0.0
-    """When its workers sent what there was."""
+    """When its workers last sent their deltas."""
     down_until: float = 0.0
 
 
@@ -89,7 +90,7 @@ class _Model:
             self.at(self.load.seconds / 3, "fail", self.random.randrange(self.load.nodes))
 
     def turn(self, now: float, _: int) -> None:
-        """One turn begins, and one ends: each live turn is as likely as the others."""
+        """Begin one turn and end another; all live turns are equally likely to end."""
         self.nodes[self.random.randrange(self.load.nodes)].live += 1
         ended = self.random.choices(self.nodes, [node.live for node in self.nodes])[0]
         ended.live -= 1
@@ -100,7 +101,7 @@ class _Model:
         self.nodes[number].down_until = now + self.load.down_seconds
 
     def send(self, now: float, number: int) -> None:
-        """One call with the new deltas of all streams of a node, joined to one event of each stream."""
+        """Send the new deltas of all streams of a node in one call, joined to one event per stream."""
         node, load = self.nodes[number], self.load
         if node.down_until > now:
             return self.at(node.down_until, "send", number)
@@ -118,7 +119,7 @@ class _Model:
 
 
 def simulate(load: Load, seed: int = 1) -> Lags:
-    """Let the time pass, and return how late the deltas were."""
+    """Run the simulation, and return the lags of the deltas."""
     model = _Model(load, random.Random(seed))
     model.begin()
     while model.events and model.events[0][0] < load.seconds:
@@ -128,7 +129,7 @@ def simulate(load: Load, seed: int = 1) -> Lags:
 
 
 def points(lags: Lags) -> list[tuple[float, float]]:
-    """Points of the distribution: ms, and the percentage of deltas that come later."""
+    """Return points of the distribution: ms, and the percentage of deltas that arrive later."""
     grid = [10 ** (power / 8) for power in range(41)]
     found = [(ms, 100 * lags.later(ms)) for ms in grid]
     return [(ms, percent) for ms, percent in found if percent >= 0.01]

@@ -1,1 +1,1 @@
-"""The release before this one beside it on one Redis, while hosts go from one to the other and everything breaks."""
+"""This release and the previous one on one Redis, while hosts switch between them and everything breaks."""

@@ -1,8 +1,8 @@
-"""A program that runs on either release: it talks in sessions, and reads every session of the run.
+"""A program that runs on either release: it submits turns to sessions, and reads every session of the run.
 
-``python older_client.py URL SEED FOLDER``, with ``sessions.json`` in the folder: which it talks in, and which it reads.
-It talks until ``stop`` is there, then writes ``talked.json``. It reads until it has seen what ``ends.json`` asks for,
-and writes ``seen.json``.
+``python older_client.py URL SEED FOLDER``, with ``sessions.json`` in the folder: the sessions to talk in and to read.
+It talks until the file ``stop`` exists, then writes ``talked.json``. It reads up to the events in ``ends.json``, and
+writes ``seen.json``.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Sessions:
-    """What it has submitted, and the numbers and types of the events that it has seen."""
+    """The submitted turns, and the numbers and types of the seen events."""
 
     def __init__(self, client: AsyncClient, seed: str, folder: Path) -> None:
         self.client, self.seed, self.folder = client, seed, folder
@@ -87,7 +87,7 @@ class Sessions:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - a file, or what comes from elsewhere
+    while not holds():  # noqa: ASYNC110 - it waits for a file or another process
         await asyncio.sleep(0.1)
 
 

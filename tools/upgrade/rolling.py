@@ -1,4 +1,4 @@
-"""Chaos in which hosts go from one release to the other: each that is replaced comes back as the other one."""
+"""Chaos in which hosts switch between two releases: each replaced host returns with the other one."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ SECONDS_OF_A_HOST = 3.5
 
 
 class OlderClient:
-    """The program ``older_client.py`` on the release before this one, which meets us in a folder."""
+    """The program ``older_client.py`` on the previous release; it communicates through a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,12 +43,12 @@ class OlderClient:
         )
 
     async def stop(self) -> dict[str, list[dict[str, str]]]:
-        """It submits nothing more. Returns what it has submitted."""
+        """Stop submitting, and return the submitted turns."""
         (self._folder / "stop").touch()
         return await self._written("talked.json")
 
     async def seen(self, ends: dict[str, int]) -> dict[str, list[tuple[int, str]]]:
-        """What it has seen of each session, up to these ends if it comes so far."""
+        """Return the events it has seen of each session, up to these ends if it reaches them."""
         (self._folder / "ends.new").write_text(json.dumps(ends))
         (self._folder / "ends.new").rename(self._folder / "ends.json")
         return await self._written("seen.json")
@@ -64,19 +64,19 @@ class OlderClient:
 
 
 class Theirs(Conversation):
-    """A session in which the older client talks, and which we read."""
+    """A session to which the older client submits, and which this release reads."""
 
     older: OlderClient
 
     async def talk(self, until: Callable[[], bool]) -> None:
-        while not until():  # noqa: ASYNC110 - it is time that passes
+        while not until():  # noqa: ASYNC110 - it waits for time to pass
             await asyncio.sleep(0.1)
         for turn in (await self.older.stop())[self.session]:
             self.turns.append(Submitted(turn["text"], turn["key"], turn_id=TurnId(turn["id"])))
 
 
 class Rolling(Chaos):
-    """``seen`` is what the older client has read: numbers and types of the events of each session."""
+    """``seen`` has the events that the older client has read of each session: their numbers and types."""
 
     def __init__(self, seed: int, seconds: float, directory: Path, *, server: str = "valkey") -> None:
         super().__init__(seed, seconds, directory, server=server)
@@ -91,7 +91,7 @@ class Rolling(Chaos):
         self.seen = await self.older.seen(ends)
 
     def _is_over(self) -> bool:
-        """Hosts begin late on a busy machine: whoever talks waits for those of both releases."""
+        """Return whether clients stop submitting. On a busy machine, they wait for late hosts of both releases."""
         passed = time.monotonic() - self._began
         both = {PREVIOUS.version, THIS.version}
         return passed > self.seconds and (passed > PATIENCE * self.seconds or both <= self.passed_on.keys())
@@ -108,7 +108,7 @@ class Rolling(Chaos):
         await super()._carry_out(fault)
 
     def _has_taken(self, host: Supervised) -> bool:
-        """Whether a worker of the host has started a turn."""
+        """Return whether a worker of the host has started a turn."""
         name = _name_of(host.process.pid)
         started = (event for one in self.conversations for event in one.seen if event.type == "turn_started")
         return any(event.worker.startswith(name) for event in started)
@@ -119,7 +119,7 @@ class Rolling(Chaos):
         return host
 
     def _release(self, before: Supervised | None) -> Release:
-        """The first hosts are of the release before this one; whatever comes after a host is of the other release."""
+        """Return a host's release: the previous one for the first hosts, then not its predecessor's."""
         return THIS if before is not None and self._releases[before.process.pid] is PREVIOUS else PREVIOUS
 
     def _conversations(self, client: AsyncClient) -> list[Conversation]:
@@ -136,7 +136,7 @@ class Rolling(Chaos):
 
     @property
     def passed_on(self) -> dict[str, int]:
-        """How many attempts each release made, and how often a turn went from one to the other."""
+        """The attempts of each release, and how often a turn went from one release to the other."""
         releases = {_name_of(pid): release.version for pid, release in self._releases.items()}
         found: Counter[str] = Counter()
         for one in self.conversations:
@@ -151,13 +151,13 @@ class Rolling(Chaos):
 
 
 def _name_of(pid: int) -> str:
-    """How the names of a host's workers begin."""
+    """Return the prefix of the names of a host's workers."""
     return f"{gethostname()}-{pid}-".replace(":", "_")
 
 
 def rolling_plan(plan: list[Fault], seconds: float) -> list[Fault]:
-    """The plan with a host replaced every few seconds, stopped with SIGTERM or killed in turn, and no other ends of
-    hosts."""
+    """Return the plan with a host replaced every few seconds, alternately stopped with SIGTERM or killed, and with no
+    other ends of hosts."""
     others = [fault for fault in plan if fault.kind not in ("kill host", "restart host")]
     times = range(int(seconds / SECONDS_OF_A_HOST))
     rolls = [
@@ -168,7 +168,7 @@ def rolling_plan(plan: list[Fault], seconds: float) -> list[Fault]:
 
 
 async def checked(run: Rolling) -> Report:
-    """The whole run and its report, in which the older client has seen each event of every session once, in order."""
+    """Run everything and return the report. The older client must have seen the same events as this release."""
     began = time.monotonic()
     await run.run()
     report = await check(run)
