@@ -43,7 +43,7 @@ MOVE_FAULTS: dict[str, int] = {"move the cell": 6, "kill the mover": 6}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: ``at`` seconds after the start, on the candidate with number ``target`` (modulo), for ``seconds``."""
+    """One fault: ``at`` seconds after the start, on candidate number ``target`` (modulo), for ``seconds``."""
 
     at: float
     kind: str

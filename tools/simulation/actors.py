@@ -1,6 +1,6 @@
-"""Who acts in a schedule. Each act is one script call, chosen by the number that the schedule gives to the step.
+"""The actors of a schedule. Each act is one script call, chosen by the number of its step in the schedule.
 
-So a schedule without some of its steps is a schedule too, and a failing one can be made short.
+So a schedule without some of its steps is still a schedule, and a failing one can be shrunk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simulation.world import QUEUES, World
 
 READ = "r1"
 SESSIONS = ["s1", "s2", 'it\'s "3"\\']
-FIRST_WEIGHTS = {  # with these were made the schedules that the tests name by their seed
+FIRST_WEIGHTS = {  # tests name schedules made with these by their seed
     "client": 22,
     "w1": 18,
     "w2": 18,
@@ -118,8 +118,8 @@ FEWER = {
 }  # fmt: skip
 WORLDS = [WEIGHTS, READERS, RESUMED, FAMILIES, *{id(weights): weights for weights in FEWER.values()}.values()]
 APPS = {"w1": "app-a", "w2": "app-b", "w3": "app-c"}
-"""Each is another revision of the agent. RQ's own worker runs the App of the first."""
-SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
+"""Each is a different revision of the agent. RQ's own worker runs the App of the first."""
+SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # with the tenant of each
 EVERY_END = ",turn_finished,turn_failed,turn_cancelled,turn_suspended,"
 WEBHOOKS = {"all": (EVERY_END, ""), "failed": (",turn_failed,", ""), "of a": (EVERY_END, "a")}
 OF_TENANTS = {
@@ -145,7 +145,7 @@ def _budget(random: Random) -> Budget:
 
 
 def fewer_for(file: str) -> dict[str, int] | None:
-    """The weights of those actors alone that use a script, where most do not."""
+    """Return the weights of only the actors that use a script, if most actors do not use it."""
     return next((weights for start, weights in FEWER.items() if file.startswith(start)), None)
 
 
@@ -158,9 +158,9 @@ class Actors:
         self._submitted = 0
         self._workers = [Worker(world, name, self._dead, app) for name, app in APPS.items()]
         self._stock = StockWorker(world, "stock", self._dead, APPS["w1"])
-        self._rounds: list[Round | None] = [None, None]  # of two deliverers
+        self._rounds: list[Round | None] = [None, None]  # the rounds of two deliverers
         self._wishes = 0
-        self._promotions: list[bytes] = []  # as operators have read them
+        self._promotions: list[bytes] = []  # as read by operators
         self._acts: dict[str, Callable[[Random], None]] = {
             **{f"w{n}": worker.act for n, worker in enumerate(self._workers, 1)},
             "client": self._client,
@@ -196,7 +196,7 @@ class Actors:
             "messages": world.answers.act,
             "pushes": world.pushes.act,
         }
-        self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
+        self._schedulers: list[list[Due]] = [[], []]  # due schedules that each has found and not yet advanced
 
     def step(self, actor: str, number: int) -> None:
         self._acts[actor](Random(number))
@@ -227,7 +227,7 @@ class Actors:
             self._world.snapshot(random.choice([*self._world.model.sessions] or SESSIONS))
 
     def _operators(self, random: Random) -> None:
-        """They promote revisions, pause, roll back and rate turns; some have read what others have changed since."""
+        """Promote revisions, pause, roll back, and rate turns; some operators have read outdated promotions."""
         turns = self._world.model.turns
         if turns and random.random() < 0.3:
             self._world.rate(random.choice([*turns]), random.choice([-1, 0.5, 1]))
@@ -256,7 +256,7 @@ class Actors:
             self._world.promote(before, {} if after is None else {AGENT: after})
 
     def _editor(self, random: Random) -> None:
-        """A client that cuts histories, copies them, and submits turns that take the place of their second half."""
+        """Cut histories, copy them, or submit turns that replace their second half, as a client does."""
         sessions = self._world.model.sessions
         self._submitted += 1
         op, what = f"{self._submitted:016x}", random.choice(["revise", "revise", "rewind", "fork"])
@@ -274,7 +274,7 @@ class Actors:
             self._world.fork(name, random.choice(FORKS), op, keep, changed=changed)
 
     def _uploads(self, random: Random) -> None:
-        """Clients that add files of three chunks, one after the other; some die, and some repeat a chunk."""
+        """Add files of three chunks, one after another; some clients die, and some repeat a chunk."""
         session, file = random.choice([*SESSIONS, FORKS[0]]), random.choice("abc")
         what = random.choices(["add", "look", "drop"], [8, 2, 1])[0]
         if what == "look":
@@ -287,13 +287,13 @@ class Actors:
                     self._world.add_chunk(session, file, at, 3)
 
     def _payers(self, random: Random) -> None:
-        """Turns that call models, several at once."""
+        """Let turns call models, several at once."""
         for _ in range(random.randint(1, 4)):
             if ready := [worker for worker in self._workers if worker.ready]:
                 random.choice(ready).pay(random)
 
     def _batches(self, random: Random) -> None:
-        """Turns that wait for batches, and workers that send these and bring the answers."""
+        """Let turns wait for batches, or workers send the batches and deliver the answers."""
         ready = [worker for worker in self._workers if worker.ready]
         if ready and random.random() < 0.4:
             random.choice(ready).batch(random)
@@ -301,13 +301,13 @@ class Actors:
             self._world.batches.act(random)
 
     def _families(self, random: Random) -> None:
-        """Turns that begin children, wait for them and take their results."""
+        """Let turns begin children, wait for them and take their results."""
         if ready := [worker for worker in self._workers if worker.ready]:
             worker = random.choice(ready)
             worker.bring_up(random.choice(worker.ready), random)
 
     def _budgets(self, random: Random) -> None:
-        """Those who set budgets, lower and raise them; some die before they wake who waits for them. Days end."""
+        """Set, lower and raise budgets, or end the day; some callers die before they wake the waiting turns."""
         if random.random() < 0.1:
             self._world.wait(DAY_MS - self._world.model.now % DAY_MS - random.choice([0, 1]))
             return
@@ -320,7 +320,7 @@ class Actors:
         self._world.money.set(scope, name, budgets, wakes=random.random() < 0.8)
 
     def _tenants(self, random: Random) -> None:
-        """Clients of tenants, and one without a tenant that gives its turns priorities."""
+        """Submit turns of tenants, and turns without a tenant, with priorities."""
         tenant = random.choices([*OF_TENANTS], [5, 6, 2, 3])[0]
         self._submitted += 1
         self._world.submit(
@@ -330,7 +330,7 @@ class Actors:
         )  # fmt: skip
 
     def _talker(self, random: Random) -> None:
-        """A client that does not wait: it interrupts what runs, rolls it back, or steers it."""
+        """Interrupt, roll back or steer running turns, as a client does that does not wait."""
         busy = random.choice(["interrupt", "rollback", "steer", "steer"])
         turns = self._world.model.turns
         failed = [turn for turn in turns.values() if turn.status == "failed"]
@@ -348,7 +348,7 @@ class Actors:
         self._world.submit(session, f"t{self._submitted}", random.choice(QUEUES), busy=busy)
 
     def _people(self, random: Random) -> None:
-        """Turns that wait for people or for the caller, who decide late, twice, all at once or never."""
+        """Suspend turns for people or the caller, who decide late, twice, all at once or never; or send events."""
         model = self._world.model
         if random.random() < 0.45:
             random.choice(self._workers).suspend(random)
@@ -371,7 +371,7 @@ class Actors:
         )
 
     def _child(self, random: Random) -> None:
-        """Somebody brings events of a child up, in the right place or one that others have passed."""
+        """Forward events of a child, from the right place or from an outdated one."""
         turns = list(self._world.model.turns.values())
         if not turns:
             return
@@ -383,7 +383,7 @@ class Actors:
         self._world.forward(turn.id, run, child, after, after + random.randint(0, 2) + over, over=over)
 
     def _schedule(self, random: Random) -> None:
-        """Users who set schedules, and two schedulers that submit what is due. Each of them may die at any moment."""
+        """Set schedules, or let one of two schedulers submit what is due. Each scheduler may die at any moment."""
         beside, what = self._world.beside, random.choices(["set", "change", "die", "go on"], [2, 1, 1, 8])[0]
         found = random.choice(self._schedulers)
         if what == "set" or not beside.schedules:
@@ -405,7 +405,7 @@ class Actors:
         due.turn, due.error = (turn, "") if isinstance(answer, int) else ("", answer)
 
     def _receivers(self, random: Random) -> None:
-        """Users who set webhooks, and two deliverers. Each of them may die at any moment, or hear no answer."""
+        """Set webhooks, or let one of two deliverers act. Each deliverer may die at any moment, or get no answer."""
         hooks, what = self._world.hooks, random.choices(["set", "remove", "deliver"], [2, 1, 14])[0]
         if what == "set" or not hooks.hooks:
             name = random.choice(list(WEBHOOKS))
@@ -418,7 +418,7 @@ class Actors:
                 self._rounds[number] = self._deliver(self._rounds[number], f"d{number}", random)
 
     def _deliver(self, one: Round | None, who: str, random: Random) -> Round | None:
-        """One act of a deliverer. Returns what it holds then."""
+        """Run one act of a deliverer, and return the round it then holds."""
         hooks = self._world.hooks
         if one is None:
             one = hooks.take(who)
@@ -437,7 +437,7 @@ class Actors:
         return one if random.random() > DIES else None
 
     def _gate(self, random: Random) -> None:
-        """Calls of two models, of which services limit one now and then."""
+        """Let calls of two models start, which their services limit now and then."""
         scope = random.choice(["p/m/1", "p/m/2"])
         if random.random() < 0.3:
             self._world.beside.limit(
@@ -448,7 +448,7 @@ class Actors:
             self._world.beside.admit(scope)
 
     def _again(self, random: Random) -> str:
-        """A name for the wish to run a turn again; '' for none, and now and then that of a wish that was heard."""
+        """Return the id of a request to run a turn again; '' for none, and sometimes the id of an earlier request."""
         if random.random() < 0.4:
             return ""
         self._wishes += random.random() < 0.8
@@ -461,7 +461,7 @@ class Actors:
         self._world.jump(random.choice([-HOUR_MS, -5_000, -500, HOUR_MS]))
 
     def _life(self, random: Random) -> None:
-        """A session that nobody uses comes to its end, or is deleted. Some run a turn of it again."""
+        """Let an unused session expire, or delete it. Sometimes requeue a turn."""
         model = self._world.model
         if sessions := [*dict.fromkeys([*model.sessions, *model.past])]:
             random.choice([self._world.end_life, self._world.delete])(random.choice(sessions))
@@ -491,7 +491,7 @@ class Actors:
         self._world.reap(holder=random.choice(self._dead) if self._dead else "nobody")
 
     def _readers(self, random: Random) -> None:
-        """Readers of all sessions, and of one that its own client uses, deletes and begins anew under them."""
+        """Read sessions, one of which its client uses, deletes and starts again while it is read."""
         for _ in range(random.randint(2, 8)):
             what = random.choices(["open", "read", "talk", "end"], [2, 3, 3, 3])[0]
             known = self._world.model.sessions.get(READ)
@@ -514,7 +514,7 @@ class Actors:
         self._world.readers.open(session, random.choice([None, 0, self._world.model.seq_of(session)]))
 
     def _returners(self, random: Random) -> None:
-        """Readers of sessions with a history that return with any cursor, and leave again after a page."""
+        """Read sessions with a history; readers return with any cursor, and may leave after a page."""
         told = [one for one, known in self._world.model.sessions.items() if known.history]
         if told and random.random() < 0.6:
             session = random.choice(told)

@@ -1,6 +1,6 @@
-"""Messages that answer what a turn waits for, as callers over A2A send them: each answers what it answered first.
+"""Messages of A2A callers that answer what a turn waits for: when repeated, each answers the same calls as at first.
 
-A gateway may die between any two of its calls, and the caller sends its message again.
+A gateway may die between any two of its calls, and the caller repeats its message.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DIES = 0.2
 
 @dataclass
 class Answers:
-    """The messages of a world, and what each of them has answered first."""
+    """The messages of a world, and what each of them answered first."""
 
     world: World
     first: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # by turn and message
 
     def act(self, random: Random) -> None:
-        """A message comes to a turn, perhaps once more."""
+        """Send a message to a turn, perhaps again."""
         turns = list(self.world.model.turns.values())
         waiting = [turn for turn in turns if turn.status == "suspended"]
         if turns:

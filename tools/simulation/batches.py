@@ -1,6 +1,6 @@
-"""Model batches: steps of turns are collected, sent and answered, and workers may die between any two of these calls.
+"""Model batches: steps of turns are collected, sent and answered; workers may die between any two of these calls.
 
-The service knows each order by its label, as OpenAI does. The model has the turns; what becomes of steps is noted here.
+The service identifies each order by its label, as OpenAI does. The model has the turns; this module tracks the steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEASE_MS, DIES = 20_000, 0.2
 
 @dataclass
 class Known:
-    """What was noted of a batch."""
+    """What was noted about a batch."""
 
     service_id: str = ""
     sending: int = 0
@@ -40,16 +40,16 @@ class Batches:
     """The steps of a world that go into batches, and its model service."""
 
     world: World
-    orders: dict[str, list[str]] = field(default_factory=dict)  # what the service was sent, by label
-    fences: dict[str, int] = field(default_factory=dict)  # of the last worker that has taken a batch
-    held: list[TakenBatch] = field(default_factory=list)  # by workers, of which some have lost it
+    orders: dict[str, list[str]] = field(default_factory=dict)  # the steps sent to the service, by label
+    fences: dict[str, int] = field(default_factory=dict)  # of the last worker that took each batch
+    held: list[TakenBatch] = field(default_factory=list)  # by workers; some have lost the lease
     known: dict[str, Known] = field(default_factory=dict)
     answered: Counter[str] = field(default_factory=Counter)
     groups: dict[str, Group] = field(default_factory=dict)
     asks: int = 0
 
     def ask(self, turn: ClaimedTurn, random: Random) -> Wait:
-        """A turn is about to wait for a batch: its worker collects the request, perhaps twice."""
+        """Collect the request of a turn that is about to wait for a batch, perhaps twice, and return the wait."""
         wait, group = Wait("", f"batch#{random.randint(1, 9)}", "batch", 50.0), random.choice(GROUPS)
         self.asks += 1
         step = f"{turn.turn_id}_{self.asks}"
@@ -68,7 +68,7 @@ class Batches:
         return wait
 
     def act(self, random: Random) -> None:
-        """Workers look for batches, or go on with those that they hold."""
+        """Let workers look for batches, or continue with batches they hold."""
         for _ in range(random.choice([1, 1, 2, 8])):
             self._act_once(random)
 
@@ -104,11 +104,11 @@ class Batches:
             self._answer(batch, random)
 
     def _send(self, batch: TakenBatch, random: Random) -> None:
-        """Send a batch that the service does not know yet. A worker that was stopped before may send it twice."""
+        """Send a batch that is unknown to the service. A worker that was stopped before may send it twice."""
         if self.fences.get(batch.name) != batch.fence:
             self._note(batch, "later", random)
             return
-        if batch.sending and random.random() < 0.2:  # it is taken for one of another deployment
+        if batch.sending and random.random() < 0.2:  # it is mistaken for a batch of another deployment
             self._note(batch, "sent", random, f"{UNSURE}other-{len(batch.others)}")
             return
         if batch.label not in self.orders:
@@ -138,7 +138,7 @@ class Batches:
         self.world.done(f"note {batch.name} of {batch.fence}: {what} {said}", noted, holds)
 
     def _noted(self, batch: TakenBatch, what: str, said: str | int) -> None:
-        """What the next worker that takes the batch is to know of it."""
+        """Note what the next worker that takes the batch must know about it."""
         known = self.known.setdefault(batch.name, Known())
         match what:
             case "sending":
@@ -159,7 +159,7 @@ class Batches:
                 pass
 
     def _answer(self, batch: TakenBatch, random: Random) -> None:
-        """Deliver the answers of a batch, in any order, and end it once all turns have theirs."""
+        """Deliver the answers of a batch, in any order, and end it once all turns have their answers."""
         later = False
         for step in random.sample(batch.steps, len(batch.steps)):
             if random.random() < DIES:
@@ -176,7 +176,7 @@ class Batches:
         return self.world.did(f"deliver {step}", answer)
 
     def _leave(self, step: str) -> None:
-        """A turn has waited for too long: it goes to the usual endpoint."""
+        """Send a turn that has waited too long to the usual endpoint."""
         asked = self.world.model.asked.pop(step)
         self.world.did(f"leave {step} of {asked}", run(leave(self.world.cell, step, self.groups[step])))
 

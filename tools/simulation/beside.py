@@ -1,6 +1,6 @@
-"""What stands beside turns: schedules, which submit them, and buckets, which say when a model may be called.
+"""Schedules, which submit turns, and buckets, which determine when a model may be called.
 
-Each method is one script, compared with what it must answer and leave behind.
+Each method is one script. Its answer and its effects are compared with the expected ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIRST_GAP_MS, MOST_GAP_MS = 50, 10_000
 
 @dataclass
 class Due:
-    """A schedule as a scheduler has found it: due, and on its way."""
+    """A due schedule that a scheduler has found and is processing."""
 
     name: str
     due: int
@@ -45,15 +45,15 @@ class Bucket:
     open: float = 0
     gap: float = 0
     promised: float | None = None
-    closed_until: int = 0  # no call starts before, as a service has said
+    closed_until: int = 0  # no call starts before this time, which a service has set
     since: int = 0
-    used: float = 0  # the gaps of the calls that have started since then, but for the last one
+    used: float = 0  # the gaps of the calls started since then, except for the last one
     last_gap: float = 0
 
 
 @dataclass
 class Beside:
-    """All schedules and buckets of a world, which has them compared after every step."""
+    """All schedules and buckets of a world, compared after every step."""
 
     world: World
     schedules: dict[str, Schedule] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Beside:
     # schedules
 
     def write(self, name: str, every_ms: int) -> None:
-        """Set a schedule, or set it anew."""
+        """Set or replace a schedule."""
         due = next_due(every_ms, "", "UTC", after=self.world.model.now, now=self.world.model.now)
         fields = {"session": name, "plan": str(every_ms)}
         answer = run(write_schedule(self.world.cell, *_named(name), str(due), fields))
@@ -72,7 +72,7 @@ class Beside:
         self.world.done(f"schedule {name} every {every_ms} ms, next at {due}", answer, True)
 
     def change(self, name: str, what: str) -> None:
-        """Pause, resume or delete."""
+        """Pause, resume or delete a schedule."""
         known, now = self.schedules.get(name), self.world.model.now
         if what == "resume":
             due = str(next_due(known.every_ms if known else 1000, "", "UTC", after=now, now=now))
@@ -86,12 +86,12 @@ class Beside:
         self.world.done(f"{what} schedule {name}", answer, known is not None)
 
     def forget(self, session: str) -> None:
-        """It was deleted, and its schedules with it."""
+        """Drop the schedules of a deleted session."""
         for name in [name for name in self.schedules if _named(name)[0] == session]:
             del self.schedules[name]
 
     def due(self) -> list[Due]:
-        """What a scheduler finds when it looks."""
+        """Return what a scheduler finds when it looks."""
         now = self.world.model.now
         return [
             Due(name, int(one.due), one.every_ms) for name, one in self.schedules.items() if one.due <= now
@@ -111,7 +111,7 @@ class Beside:
     # buckets
 
     def limit(self, scope: str, wait_ms: int, gap_ms: float) -> None:
-        """A service limits the calls of a model and key."""
+        """Limit the calls of a model and key, as a service does."""
         answer = run(limit(self.world.cell, scope, wait_ms, gap_ms))
         now, known = self.world.model.now, self.buckets.setdefault(scope, Bucket())
         gap = gap_ms
@@ -150,7 +150,7 @@ class Beside:
         return int(f"{promised - now:.0f}")
 
     def _starts(self, known: Bucket, scope: str, now: int) -> None:
-        """A call starts: not before the service allows it, and no more of them than the time allows."""
+        """Start a call; check that the service allows it, and that calls do not exceed the pace."""
         require(now >= known.closed_until, "no call starts while a limit lasts", scope, now, known)
         if not known.since or now < known.since:  # the first one, or the clock was put back
             known.since, known.used = now, 0
@@ -159,7 +159,7 @@ class Beside:
         known.used += max(0, known.last_gap - 1)  # times are whole ms
 
     def clock_jumped(self) -> None:
-        """Who has promised what by the clock of before, nobody knows any more."""
+        """Forget what was measured by the clock before the jump."""
         for known in self.buckets.values():
             known.closed_until = known.since = 0
 
@@ -179,6 +179,6 @@ class Beside:
 
 
 def _named(schedule: str) -> tuple[str, str]:
-    """The session of a schedule, and its name there."""
+    """Return the session of a schedule, and its name there."""
     name, _, session = schedule.partition(":")
     return session, name

@@ -1,4 +1,4 @@
-"""The promises, checked on what stands in Redis after a step; the model says what must stand there."""
+"""The promises, checked on the contents of Redis after a step; the model has the expected contents."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ PROMISES = {
     "session_usage": "what a session has used",
     "wait": "G12 each call has one decision", "decision": "G12 each call has one decision",
 }  # fmt: skip
-"""By the fields of records; what breaks where another one differs is that all is what was done to it."""
+"""The promise by field of a record; if any other field differs, G1 is broken."""
 
 
 def alike(name: str, found: Mapping[bytes, bytes], record: Mapping[str, bytes], kept: str = "") -> None:
-    """Compare the fields of a record. A field without a value counts as none."""
+    """Compare the fields of a record. A field without a value counts as absent."""
     known = {field.decode(): value for field, value in found.items() if value}
     expected = {field: value for field, value in record.items() if value}
     if known == expected:
@@ -59,24 +59,24 @@ def alike(name: str, found: Mapping[bytes, bytes], record: Mapping[str, bytes], 
 
 
 class Checks:
-    """Remembers what it has read of each session's events; what must be new is compared after every step."""
+    """Checks the promises after every step, and remembers which events of each session it has read."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._latest = 0  # of all times at which it has checked
+        self._latest = 0  # the latest time of all checks
         self.read: dict[str, int] = {}
         self.ends: Counter[tuple[str, int]] = Counter()
         self.asked_to_stop: set[tuple[str, int]] = set()  # runs whose cancel was accepted
         self.seen_as: dict[str, str] = {}  # how the input of a turn was first shown to a model
         self.touched_by_rq: set[str] = set()
-        """Their records stay as RQ's tools left them until the next transition."""
+        """Turns whose records stay as RQ's tools left them until the next transition."""
         self.cancelled_by_rq: set[str] = set()
-        """What ``job.cancel()`` registered stays until the reaper looks, if a stock worker took the job after that."""
+        """Turns whose entry of ``job.cancel()`` stays until the reaper looks, if a stock worker took it later."""
         self.kept_for_a_time: set[str] = set()
-        """RQ's own code has set the end of their records, and may have requeued them without taking it back."""
+        """Turns whose records RQ's own code made expire; it may have requeued them without undoing that."""
         self._held: dict[
             str, tuple[Any, ...]
-        ] = {}  # of a turn or session: all on which rested what was found right
+        ] = {}  # by turn or session: the inputs of its last successful check
 
     def next_seqs(self) -> dict[str, int]:
         return {name: seq + 1 for name, seq in self.read.items()}
@@ -85,12 +85,12 @@ class Checks:
         self.asked_to_stop |= {(turn.id, turn.record.number("run")) for turn in turns}
 
     def forget(self, session: str, ended: list[tuple[str, int]]) -> None:
-        """It was deleted, together with the events that ended its delayed turns."""
+        """Adapt to the deletion of a session, which removed the events that ended its delayed turns."""
         self.read[session] = self.model.seq_of(session)
         self.ends.update(ended)
 
     def check(self, state: State, executions: Collection[tuple[str, str]]) -> None:
-        """``executions`` are what RQ's own workers call started: RQ's affair."""
+        """Check everything. ``executions`` are the jobs that RQ's own workers have started; they are left to RQ."""
         require(
             state.turns.keys() == self.model.turns.keys(), "accepted turns alone exist", list(state.turns)
         )
@@ -115,7 +115,7 @@ class Checks:
         self._indexes(state, executions)
 
     def _changed(self, name: str, known: Turn | Session, found: Any, facts: tuple[Any, ...]) -> bool:
-        """Whether anything is other than it was when it was compared last: in the model, in Redis or in ``facts``."""
+        """Return whether anything differs from the last comparison: in the model, in Redis or in ``facts``."""
         before = self._held.get(name)
         if before and before[0] is found and before[1] == facts and before[2] == known.__dict__:
             return False
@@ -131,7 +131,7 @@ class Checks:
         return state.turns.get(head), self.read.get(session.id)
 
     def _events(self, session: Session, state: State) -> None:
-        """G1 and G5: dense, in order, exactly what was done, and one end of every run."""
+        """G1 and G5: events are dense, in order, exactly what was done, and have one end of every run."""
         name = session.id
         self.read[name] = max(self.read.get(name, 0), session.record.number("first"))
         seen, new = self.read[name], state.new_events.get(name, ())
@@ -154,7 +154,7 @@ class Checks:
         require(found == expected, "G5 each act is published once, no other is", name, found, expected)
 
     def _kept(self, session: Session, state: State) -> None:
-        """G5: so many events, and those of a run that goes on."""
+        """G5: the newest events are kept, and all events of an unfinished run."""
         seq, base = (session.record.number(name) for name in ("seq", "first"))
         oldest, first = state.oldest_seq(session.id), state.first_seq(session.id)
         require(oldest <= (first or seq), "G5 a run that goes on is kept whole", session.id, oldest, first)
@@ -162,7 +162,7 @@ class Checks:
         require(kept >= min(seq - base, KEEP_EVENTS), "G5 so many events are kept", session.id, kept)
 
     def _seen_once(self, event: dict[str, Any]) -> None:
-        """G13: a message is seen in a turn of its own, or once in another one."""
+        """G13: a message is seen in its own turn, or once in another one."""
         if event["type"] == "turn_steered":
             name = event["steered_id"]
             require(
@@ -175,7 +175,7 @@ class Checks:
             require(first == name, "G13 a steered message is seen once", event, first)
 
     def _session(self, session: Session, state: State) -> None:
-        """G2, G3 and G5: the history, the inbox, the holder, and how long all that lives."""
+        """G2, G3 and G5: the history, the inbox, the holder, and the lifetime of all that."""
         name, found = session.id, state.sessions[session.id]
         alike(name, found.fields, session.record)
         inbox, turns = [turn.id for turn in session.inbox], [turn.id for turn in session.turns]
@@ -192,7 +192,7 @@ class Checks:
             require(life == -2 or (life == -1) == lasts, "a session lives while it has turns", name, life)
 
     def _head(self, session: Session, state: State) -> None:
-        """G4: the head of an inbox is reachable, and `active` says when to look."""
+        """G4: the head of an inbox is reachable, and `active` has the time of the next look."""
         if not session.inbox:
             return
         name, at = session.id, session.look_at
@@ -211,11 +211,11 @@ class Checks:
         elif head.status == "suspended":
             unseen = unseen_ms(
                 head, max(now, self._latest)
-            )  # the next look was set by a clock that was put back since
+            )  # a clock that was put back since then set the next look
             again = max(now + unseen, self.model.unmoved_until)
             require(at <= again, "G12 a suspended turn is looked at", name, at)
         elif head.status == "retrying":
-            moved = "offered_at" not in head.record  # to another queue, which an edit may go before
+            moved = "offered_at" not in head.record  # to another queue; an edit may precede that
             due = {retry_at := head.record.number("retry_at"), retry_at + EDIT_MS * moved}
             require(at in due, "G4 a retry has its time", name, at, due)
         else:
@@ -248,7 +248,7 @@ class Checks:
             require(given or (life >= 0) == ended, "RQ's record's life", name, life)
 
     def _registries(self, state: State) -> None:
-        """RQ lists a turn where its status belongs, and nowhere else."""
+        """Check that RQ lists a turn in the registry of its status, and nowhere else."""
         expected = {
             (registry, queue_of(turn), turn.id)
             for turn in self.model.turns.values()
@@ -268,18 +268,18 @@ class Checks:
         over = {one for one in ends if self._until(one) <= self._latest}
         require(found - left - over == expected - over, "RQ's registries", found ^ expected)
         for one in ends & found:
-            if one[2] in self.cancelled_by_rq:  # ``job.cancel()`` registers what expires at once
+            if one[2] in self.cancelled_by_rq:  # ``job.cancel()`` registers an entry that expires at once
                 continue
             until = round(self._until(one) / 1000)
             require(scores[one] == until, "RQ's records of ended turns are kept", one, scores[one], until)
 
     def _until(self, entry: tuple[str, str, str]) -> int:
-        """When an entry of an ended turn is removed. RQ's own worker may rewrite it later, with an earlier clock."""
+        """Return when an ended turn's entry is removed. RQ's own worker may rewrite it later, with an earlier clock."""
         registry, _, turn = entry
         return self.model.recorded_at[turn] + KEPT[registry] * 1000
 
     def _indexes(self, state: State, executions: Collection[tuple[str, str]]) -> None:
-        """What lists many: queues, started jobs, what each worker holds, who is to be looked at."""
+        """Check the indexes: queues, started jobs, what each worker holds, and when to look at what."""
         sessions, turns = self.model.sessions.values(), self.model.turns.values()
         queues = {
             name: ids for name, ids in state.all("rq:queue").items() if not name.endswith(":intermediate")
@@ -288,7 +288,7 @@ class Checks:
         require(queues == expected, "the queues", queues, expected)
         heads = [(one.inbox[0], fence) for one in sessions if (fence := one.record.text("fence"))]
         running = {(queue_of(turn), f"{turn.id}:{fence}") for turn, fence in heads}
-        started = {  # what has no end is ours, whatever RQ's tools have done since
+        started = {  # entries that never expire are ours, whatever RQ's tools have done since
             (queue, entry)
             for queue, entries in state.all("rq:wip").items()
             for entry, score in entries.items()
@@ -319,7 +319,7 @@ class Checks:
         require(found == expected, promise, found, expected)
 
     def _shares(self, state: State) -> None:
-        """G14: of each share one turn stands in a queue and the others wait, and a line that can move has moved."""
+        """G14: each share has one turn in a queue and the others wait, and a line that can move has moved."""
         shares, turns = self.model.shares, self.model.turns
         for kind, expected in shares.expected().items():
             require(state.all(kind) == expected, f"G14 {kind} of shares", state.all(kind), expected)
@@ -349,7 +349,7 @@ class Checks:
 
 
 def _fields_of(session: Session) -> dict[bytes, bytes]:
-    """The files of a session as Redis keeps them."""
+    """Return the files of a session as stored in Redis."""
     found: dict[bytes, bytes] = {}
     for name, file in session.files.items():
         found |= {f"{name}:{at}".encode(): chunk for at, chunk in file.chunks.items()}

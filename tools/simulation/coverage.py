@@ -1,4 +1,4 @@
-"""Which answers of the scripts, and which ways of a turn, schedules reach; and why they reach no others."""
+"""Which answers of the scripts, and which transitions of a turn, schedules reach; and why not the others."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ UNREACHED: dict[str, str] = {
     "wake": "the workers of a schedule keep their revisions; test_script_wake.py",
     "webhooks/take DAMAGED": "turns alone are damaged; test_script_webhooks.py",
 }
-"""By the beginning of ``<script> <answer>``: why no schedule gets there, and what tests it then."""
+"""By prefix of ``<script> <answer>``: why no schedule reaches it, and what tests it instead."""
 WAYS_UNREACHED = {
     (ended, "[*]"): "Redis drops turns by the real clock" for ended in ("finished", "failed", "cancelled")
 }
 
 
 def declared() -> set[str]:
-    """Every answer that a script says in its header that it gives: ``<script> <answer>``."""
+    """Return every answer that a script's header declares: ``<script> <answer>``."""
     return {
         f"{path.relative_to(SCRIPTS).with_suffix('')} {word}"
         for path in SCRIPTS.rglob("*.lua")
@@ -72,17 +72,17 @@ def declared() -> set[str]:
 
 
 def chart() -> set[tuple[str, str]]:
-    """Every way that a turn can take: from which status to which."""
+    """Return every transition of a turn: from which status to which."""
     return set(re.findall(r"^\s+(\S+) --> ([\w*[\]]+)", CHART.read_text(), re.MULTILINE))
 
 
 def reason(answer: str) -> str:
-    """Why schedules do not reach an answer, or ''."""
+    """Return why schedules do not reach an answer, or ''."""
     return next((why for start, why in UNREACHED.items() if answer.startswith(start)), "")
 
 
 def wrong(answers: set[str], ways: set[tuple[str, str]]) -> list[str]:
-    """What should have been reached and was not, and what was reached although there is a reason why not."""
+    """Return what was not reached without a reason, and which reasons are outdated."""
     all_answers, all_ways = declared(), chart()
     missing = [*sorted(one for one in all_answers - answers if not reason(one))]
     missing += [" --> ".join(way) for way in sorted(all_ways - ways - WAYS_UNREACHED.keys())]
@@ -95,7 +95,7 @@ def wrong(answers: set[str], ways: set[tuple[str, str]]) -> list[str]:
 
 
 def table(answers: set[str], ways: set[tuple[str, str]]) -> str:
-    """What was reached and what was not, as a person reads it."""
+    """Return as text what was reached and what was not."""
     lines = [
         f"{answer:<36} {'reached' if answer in answers else reason(answer) or 'NOT REACHED'}"
         for answer in sorted(declared())

@@ -1,7 +1,7 @@
 """As much of redis-py's asyncio client as a `Cell` needs, over one blocking connection.
 
-A schedule is thousands of small calls one after the other: without an event loop each costs a quarter. The server
-itself says which keys each call has changed (`CLIENT TRACKING`), so that nothing else has to be read again.
+A schedule is thousands of consecutive small calls: without an event loop, each costs a quarter. The server reports
+which keys each call has changed (`CLIENT TRACKING`), so that only these have to be read again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MORE = object()
 
 
 class Look(NamedTuple):
-    """What is to be read of the last call's changes, and who takes the answers."""
+    """Commands that read the last call's changes, and the function that receives the answers."""
 
     commands: Sequence[Command]
     seen: Callable[[list[Any]], None]
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -54,8 +54,8 @@ def _error(text: str) -> ResponseError:
 class DirectRedis:
     """One connection. Errors of the server are raised.
 
-    ``changed`` are the keys that anybody has changed. ``due`` is a look that goes along with the next call, in front of
-    it: so it sees what the call before has left behind, and costs no round trip.
+    ``changed`` are the keys that any client has changed. ``due`` is a look that is sent with the next call, before
+    it: so it sees the effects of the previous call, and costs no round trip.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -74,7 +74,7 @@ class DirectRedis:
         return self.calls([arguments])[0]
 
     def calls(self, commands: Sequence[Command]) -> list[Any]:
-        """Send several commands at once, and the look that is due before them."""
+        """Send several commands at once, preceded by the look that is due."""
         look, self.due = self.due, None
         before = look.commands if look else ()
         self._socket.sendall(b"".join(hiredis.pack_command(command) for command in (*before, *commands)))
@@ -102,14 +102,14 @@ class DirectRedis:
                 return answer
 
     def _hear(self) -> None:
-        """What the server says behind an answer: it writes both at once."""
+        """Read the notifications after an answer: the server writes both at once."""
         while (heard := self._reader.gets()) is not _MORE:
             self.changed.update(heard[1] or ())
 
     async def execute_command(self, *arguments: Any, promises: bool = False) -> Any:
         return self.call(*arguments)
 
-    # what is asked where keys that all sessions share may be damaged
+    # calls that are needed where keys shared by all sessions may be damaged
 
     def pipeline(self, *, transaction: bool) -> DirectPipeline:
         return DirectPipeline(self)

@@ -1,6 +1,6 @@
-"""Webhooks: which ends of turns each is to be told, who holds it, and what its receiver has acknowledged.
+"""Webhooks: which completion events each must deliver, who holds it, and what its endpoint has acknowledged.
 
-Each method is one script, compared with what it must answer and leave behind.
+Each method is one script. Its answer and its effects are compared with the expected ones.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ COUNTED = ("delivered", "dropped")
 
 @dataclass
 class Round:
-    """A webhook as the deliverer knows it that holds it, and what is left to do."""
+    """A webhook as known to the deliverer that holds it, and the remaining deliveries."""
 
     taken: Taken
-    until: int  # nothing is sent behind that time
-    heard: Delivery | None = None  # by the receiver, and Redis does not know it yet
+    until: int  # nothing is sent after that time
+    heard: Delivery | None = None  # by the endpoint, and not yet recorded in Redis
     left: list[Delivery] = field(default_factory=list)
 
 
@@ -44,13 +44,13 @@ class Round:
 class Hook:
     types: str
     tenant: str
-    since: int  # so many notices there were when it was set
+    since: int  # the number of completion events when it was set
     fence: str = ""
     held: bool = False
     look_at: float = inf
     deliveries: dict[int, tuple[int, float]] = field(
         default_factory=dict
-    )  # made when, and due when, by notice
+    )  # times of creation and next delivery, by completion event
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     error: str = ""
     held_until: int = 0
@@ -63,15 +63,15 @@ class Hook:
 
 @dataclass
 class Hooks:
-    """All webhooks of a world, which has them compared after every step."""
+    """All webhooks of a world, compared after every step."""
 
     world: World
     hooks: dict[str, Hook] = field(default_factory=dict)
-    ids: dict[str, int] = field(default_factory=dict)  # which notice an entry of the log is
+    ids: dict[str, int] = field(default_factory=dict)  # the number of the completion event by log entry
     dispatched: int | None = None
-    rounds: list[Round] = field(default_factory=list)  # all that began
+    rounds: list[Round] = field(default_factory=list)  # all rounds that began
 
-    # those who set them
+    # users
 
     def write(self, name: str, types: str, tenant: str) -> None:
         run(write_webhook(self.world.cell, name, {"types": types, "tenant": tenant}))
@@ -87,7 +87,7 @@ class Hooks:
         self.dispatched = self.dispatched if self.hooks else None
         self.world.done(f"remove webhook {name}", None, None)
 
-    # those who deliver
+    # deliverers
 
     def take(self, who: str) -> Round | None:
         taken, (missed, more, _) = run(take_webhook(self.world.cell, LEASE_MS, PAUSE_MS))
@@ -134,7 +134,7 @@ class Hooks:
         self.dispatched = len(model.notices) if self.hooks else None
 
     def send(self, one: Round) -> None:
-        """The receiver hears of it, whatever becomes of the one who sends it."""
+        """Send a delivery: the endpoint receives it, even if the deliverer then dies."""
         one.heard = one.left.pop(0)
         number = self._number(one.heard)
         known = self.hooks.get(one.taken.name)
@@ -181,14 +181,14 @@ class Hooks:
         return self.ids
 
     def clock_jumped(self, ms: int) -> None:
-        """A jump forward ends the leases of before; one back ends none. Deliverers have clocks of their own."""
+        """A jump forward ends earlier leases; a jump back ends none. Deliverers have their own clocks."""
         for known in self.hooks.values():
             known.held_until = 0 if ms > 0 else known.held_until + ms
         for one in self.rounds:
             one.until += ms
 
     def move_back(self, moved: Any) -> None:
-        """The clock was put back, and a reaper has noticed it."""
+        """Move times back after a reaper has noticed that the clock was put back."""
         for known in self.hooks.values():
             known.look_at = moved(known.look_at)
             known.deliveries = {number: (made, moved(at)) for number, (made, at) in known.deliveries.items()}
@@ -226,7 +226,7 @@ class Hooks:
     # the end
 
     def settle_all(self) -> None:
-        """Whatever the receivers want to hear they have heard, and what is removed leaves nothing."""
+        """Check that endpoints receive all they subscribed to, and that removed webhooks leave nothing."""
         self.world.wait(2 * LEASE_MS)
         for _ in range(40 * (len(self.hooks) + 1)):
             self.world.wait(PAUSE_MS)

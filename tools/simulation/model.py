@@ -1,7 +1,7 @@
-"""What must be true: the transitions of a memory cell, and in addition what only servers have.
+"""What must be true: the transitions of a memory cell, and what only servers have.
 
-That is RQ's view of the turns, shares of tenants, damaged turns, a clock that is put back, and what Redis keeps of a
-session after its life.
+These are RQ's view of the turns, shares of tenants, damaged turns, a clock that is put back, and what Redis keeps of
+an expired session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IN_RQ = "cancelled in RQ"
 
 
 class Asked(NamedTuple):
-    """A step that waits for a batch: the run of a turn, and the wait."""
+    """A step that waits for a batch: its turn and run, and the wait."""
 
     turn: str
     run: int
@@ -35,12 +35,12 @@ class Asked(NamedTuple):
 
 
 def asks(turn: Turn) -> bool:
-    """Whether a turn waits for decisions. Others only sleep."""
+    """Return whether a turn waits for decisions, as opposed to only sleeping or waiting for events."""
     return turn.status == "suspended" and any(call.decidable for call in turn.calls)
 
 
 class Watched(Record):
-    """A turn's record, of which each new status is noticed."""
+    """A turn's record that reports each new status."""
 
     def __init__(self, values: Record, seen: Callable[[], None]) -> None:
         super().__init__(values)
@@ -57,7 +57,7 @@ def queue_of(turn: Turn) -> str:
 
 
 def view_of(turn: Turn) -> str:
-    """The status of a turn as RQ and people see it."""
+    """Return the status of a turn as RQ and people see it."""
     return "delayed" if turn.due is not None else turn.status
 
 
@@ -69,7 +69,7 @@ MOST_OF_ENDS = 64
 
 
 def note_ends(session: Session, seq: int, before: int, kept: int | None, last: int) -> None:
-    """Note that a history was cut to ``kept`` of ``before`` messages, if it was, and grew with the event ``last``."""
+    """Note that a history was cut from ``before`` to ``kept`` messages (unless None), and grew with event ``last``."""
     ends, length = session.record.get("ends"), len(session.history)
     new = f"{seq}~{before} " if ends is None and before else ""
     if kept is not None:
@@ -86,7 +86,7 @@ def note_ends(session: Session, seq: int, before: int, kept: int | None, last: i
 
 
 class Model(Transitions):
-    """Written by the calls of a schedule, read by its checks."""
+    """The expected state, changed by the calls of a schedule and read by its checks."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -98,22 +98,20 @@ class Model(Transitions):
         self.rung: set[str] = set()  # workers
         self.notices: list[tuple[str, str, str, int]] = []
         self.damaged: set[str] = set()  # turns
-        self.doomed: set[str] = set()  # turns whose session was deleted, and that a search is to find
+        self.doomed: set[str] = set()  # turns of deleted sessions that a search must find
         self.quarantined: set[str] = set()
-        self.past: dict[str, Record] = {}  # what Redis keeps of sessions whose life is over
-        self.looked_at = 0  # the time when a reaper looked last
+        self.past: dict[str, Record] = {}  # what Redis keeps of expired sessions
+        self.looked_at = 0  # when a reaper last looked
         self.also_moved: Callable[[Callable[[float], float]], None] = lambda moved: None
-        self.slipped = 0  # how far the clock was put back and nothing was moved with it
-        self.unmoved_until = 0  # by then comes what was so near that a clock put back did not move it
+        self.slipped = 0  # how far the clock was put back without moving anything with it
+        self.unmoved_until = 0  # by then, whatever was too near to move with the clock is due
         self.order_of: Callable[[str], Sequence[str]] = (
             lambda holder: ()
-        )  # in which Redis lists what it holds
-        self.listed = (
-            False  # whether RQ lists the turn that is claimed as failed; its tools may have changed that
-        )
+        )  # the order in which Redis lists what the holder has
+        self.listed = False  # whether RQ lists the claimed turn as failed; its tools may have changed that
         self.shares = Shares(self)
         self.asked: dict[str, Asked] = {}  # steps that wait for batches
-        self.noted: dict[str, int] = {}  # who waits for a budget, and since when
+        self.noted: dict[str, int] = {}  # turns that wait for a budget, and since when
 
     # sessions
 
@@ -126,7 +124,7 @@ class Model(Transitions):
         return known.record.text("life") if known else ""
 
     def _begun(self, session_id: str) -> Session:
-        """Of a life that is over, the seq alone stays."""
+        """Begin a session. Of an expired one, only the seq remains."""
         session = super()._begun(session_id)
         if session_id not in self.sessions and (past := self.past.get(session_id)) is not None:
             self.spent.pop(f"session::{session_id}", None)
@@ -141,14 +139,14 @@ class Model(Transitions):
         self.past[session_id].put(seq=seq + 1, first=seq + 1)
 
     def _release(self, session: Session, now: int) -> None:
-        """Redis lets sessions expire by the real clock, and a schedule is over before that."""
+        """Do nothing: Redis expires sessions by the real clock, and a schedule ends before that."""
 
     def end_life(self, session: Session) -> None:
-        """Nobody has used it for its `ttl`: Redis drops all but its hash."""
+        """Expire a session that was unused for its `ttl`: Redis drops all but its hash."""
         ledger = self.spent.get(name := f"session::{session.id}")
         self.past[session.id] = session.record
         self.drop_session(session)
-        if ledger is not None:  # it lasts as long as the hash
+        if ledger is not None:  # it lives as long as the hash
             self.spent[name] = ledger
 
     def delete(self, session_id: str, tenant: str) -> Answer:
@@ -171,7 +169,7 @@ class Model(Transitions):
         return [b"DELETED", b"1" if existed else b"", b""]
 
     def erase(self, turn: Turn) -> None:
-        """Nothing stays of a turn but that it was there."""
+        """Erase a turn, except for the fact that it existed."""
         turn.erase(self.now)
         self.spent.pop(f"turn:{turn.id}", None)
         self.rq[turn.id] = None
@@ -280,7 +278,7 @@ class Model(Transitions):
     # workers
 
     def is_ready(self, turn: Turn) -> bool:
-        """Whether a claim takes the turn at once, and in this process."""
+        """Return whether a claim takes the turn at once, and in this process."""
         if turn.id in self.damaged or turn.status != "queued" or not self._startable(turn, self.now):
             return False
         return turn.record.number("crashes") < ALONE_AFTER and not turn.record.get("lacking")
@@ -307,12 +305,12 @@ class Model(Transitions):
             self.shares.let_in(turn)
 
     def _wanted_again(self, turn: Turn) -> bool:
-        """Whether RQ's tools have requeued a failed turn. If RQ's own worker has taken it, it is marked as started."""
+        """Return whether RQ's tools have requeued a failed turn. RQ's own worker marks a turn it took as started."""
         said = self.rq[turn.id]
         return said == "queued" or (said == "started" and not self.listed)
 
     def holds(self, turn: ClaimedTurn) -> bool:
-        """Whether the fence of a claimed turn is in force."""
+        """Return whether the fence of a claimed turn is in force."""
         return self._held(turn.session_id, turn.fence) is not None
 
     def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
@@ -323,7 +321,7 @@ class Model(Transitions):
         return super().renew(worker, lease_ms, *leases)
 
     def _stop_cancelled(self, session: Session, turn: Turn) -> None:
-        """The holder of a turn that RQ's tools have cancelled is told to stop."""
+        """Have the holder stop a turn that RQ's tools have cancelled."""
         if not session.record.get("stop") and self.rq[turn.id] == "canceled":
             turn.record.put(cancel=IN_RQ)
             session.record.put(stop=IN_RQ)
@@ -331,7 +329,7 @@ class Model(Transitions):
     def route(
         self, session_id: str, turn_id: str, fence: str, queue: str, route: bytes, entry: bytes, *bodies: bytes
     ) -> Answer:  # fmt: skip
-        """Note the choice of a router. A turn that it moves has not stood in its new queue yet."""
+        """Record the choice of a router. A moved turn has not been in its new queue yet."""
         session = self._held(session_id, fence)
         if session is None:
             return [b"SUPERSEDED"]
@@ -369,7 +367,7 @@ class Model(Transitions):
         return super().decide(turn_id, call_id, op, kind, json, keep_events)
 
     def keep_answered(self, turn_id: str, message: str, names: bytes, done: str) -> Answer:
-        """Keep what a message has answered first, and whether it has answered all of it."""
+        """Keep what a message answered first, and whether it has answered all of that."""
         turn = self.turns[turn_id]
         if is_deleted(turn):
             return [b"TURN_NOT_FOUND"]
@@ -379,7 +377,7 @@ class Model(Transitions):
         return [b"KEPT", names, done]
 
     def needs(self, step: str) -> bool:
-        """Whether the turn of a step in a batch still goes on, in the same run."""
+        """Return whether the turn of a step in a batch is still unfinished, in the same run."""
         asked = self.asked.get(step)
         turn = self.turns.get(asked.turn) if asked else None
         return turn is not None and turn.status not in ENDED and turn.record.number("run") == asked.run
@@ -401,7 +399,7 @@ class Model(Transitions):
         return [b"DELIVERED"]
 
     def _waiting_for(self, event: str) -> list[Turn]:
-        """One that RQ's tools have cancelled receives nothing: the reaper withdraws it."""
+        """Return the turns that wait for an event. The reaper withdraws turns cancelled by RQ's tools."""
         return [turn for turn in super()._waiting_for(event) if self.rq[turn.id] != "canceled"]
 
     # budgets
@@ -417,7 +415,7 @@ class Model(Transitions):
         return answer
 
     def wake(self, scope: str, since: str, count: int) -> Answer:
-        """Redis looks at so many notes at once, in the order of their times."""
+        """Wake waiting turns. Redis looks at ``count`` notes at once, in the order of their times."""
         first, exclusive = float(since.lstrip("(")), since[:1] == "("
         later = [
             (at, turn) for turn, at in self.noted.items() if at > first or (at == first and not exclusive)
@@ -426,7 +424,7 @@ class Model(Transitions):
         kept = self.unfunded
         self.unfunded = {turn: self.turns[turn].record.text("unfunded") for _, turn in page}
         super().wake(scope, since, count)
-        for turn in [one for _, one in page if not self.unfunded.get(one)]:  # erased turns name no scope
+        for turn in [one for _, one in page if not self.unfunded.get(one)]:  # erased turns have no scope
             self.noted.pop(turn)
         self.unfunded = {turn: whose for turn, whose in kept.items() if turn in self.noted}
         if len(page) < count:
@@ -519,7 +517,7 @@ class Model(Transitions):
             super()._look_aside(turn, look)
 
     def _is_cancelled(self, turn: Turn, look: Look) -> bool:
-        """Whether a turn outside its inbox was cancelled with RQ's tools, and is withdrawn."""
+        """Withdraw a turn outside its inbox if RQ's tools have cancelled it, and return whether they have."""
         self.quarantined.discard(turn.id)
         if self.rq[turn.id] != "canceled":
             return False
@@ -534,13 +532,13 @@ class Model(Transitions):
             look.acts.append(act)
 
     def _forget_mended(self) -> None:
-        """What nobody will look at again has ended, or has gone on."""
+        """Forget quarantined turns without a next look: they have ended or continued."""
         looked_at = {one.id for one in self.sessions.values() if one.look_at is not None}
         outside = {one.id for one in self.turns.values() if one.due is not None or one.aside is not None}
         self.quarantined &= looked_at | outside
 
     def _follow_clock(self) -> None:
-        """What is to come moves with a clock that was put back."""
+        """Move future times with a clock that was put back."""
         back, self.looked_at = self.looked_at - self.now, self.now
         if back < BACK_MS:
             return

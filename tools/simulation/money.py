@@ -1,6 +1,6 @@
-"""Budgets: model calls hold what they may use at most, and a service bills them, whatever becomes of their workers.
+"""Budgets: model calls hold the most they may use, and a service bills them, whatever happens to their workers.
 
-Each method is one script. The model has the same ledgers; what services bill is added up here, beside both.
+Each method is one script. The model has the same ledgers; what services bill is added up here independently.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 AGENT = "agent"
 OWN = (Budget(tokens=300, per="session", reached="fallback"),)
-"""What the App declares for the agent."""
+"""The budgets that the App declares for the agent."""
 NANO = 1e-9
 LASTS_MS = 30_000
 
 
 @dataclass
 class Bill:
-    """A model call as its service knows it: what it may bill, or has billed."""
+    """A model call as known to its service: what it may bill, or has billed."""
 
     cost: int
     tokens: int
@@ -48,7 +48,7 @@ class Bill:
 
 @dataclass
 class Hold:
-    """A model call that goes on."""
+    """A model call in progress."""
 
     call: Call
     ledgers: list[str]
@@ -57,7 +57,7 @@ class Hold:
 
 @dataclass
 class Account:
-    """What was billed for the calls of a ledger, since its day or month began."""
+    """What was billed for the calls of a ledger since its day or month began."""
 
     begun: int = 0
     ends: int | None = None
@@ -69,17 +69,17 @@ class Account:
 
 @dataclass
 class Money:
-    """All budgets of a world, which has their ledgers compared after every step."""
+    """All budgets of a world, whose ledgers are compared after every step."""
 
     world: World
     accounts: dict[str, Account] = field(default_factory=dict)
     bills: dict[tuple[str, str, int], Bill] = field(default_factory=dict)
-    wanted: list[tuple[str, str]] = field(default_factory=list)  # scopes and names whose turns wait for more
+    wanted: list[tuple[str, str]] = field(default_factory=list)  # scopes and names with waiting turns
 
-    # those who set budgets
+    # callers that set budgets
 
     def set(self, scope: str, name: str, budgets: Sequence[Budget] | None, *, wakes: bool) -> None:
-        """Change the budgets of a name. Who dies before it ``wakes`` the turns that wait leaves them to their time."""
+        """Change the budgets of a name. A caller may die before it ``wakes`` the waiting turns."""
         stored = self.world.model.budgets.setdefault(scope, {})
         key = f"ant:budgets:{scope}"
         if budgets is None:
@@ -105,7 +105,7 @@ class Money:
         switched: bool,
         parts: Sequence[str],
     ) -> Answer | Hold:
-        """Hold what a call may use, in each cell that has a part of its ledgers; where one refuses, in none."""
+        """Hold what a call may use, in each cell that has a part of its ledgers; in none if one refuses."""
         call = Call(
             TurnId(turn.turn_id), SessionId(turn.session_id), turn.fence, number, cost, tokens, LASTS_MS
         )
@@ -129,7 +129,7 @@ class Money:
         return Hold(call, ledgers, bill)
 
     def settle(self, hold: Hold, cost: int, tokens: int, *, estimated: bool = False) -> None:
-        """A service has billed a call, whether its worker still holds the turn or not."""
+        """Settle a call that a service has billed, whether or not its worker still holds the turn."""
         call, bill = hold.call, hold.bill
         if not bill.over:
             bill.cost, bill.tokens, bill.over = cost, tokens, True
@@ -147,7 +147,7 @@ class Money:
             self.world.did(f"capture {call.turn_id}/{call.fence} {call.number}: {bill.cost}, {bill.tokens}")
 
     def note(self, turn: ClaimedTurn, scope: str) -> bool:
-        """A turn will wait for a budget of this scope."""
+        """Note that a turn will wait for a budget of this scope."""
         name = next(payer.name for payer in self._payers(turn) if payer.scope == scope)
         call = Call(turn.turn_id, turn.session_id, turn.fence, 0, 0, 0, 0)
         answer = run(note_waiting(self.world.cell, call, scope, name))
@@ -163,10 +163,10 @@ class Money:
         }
         return [*(Payer(scope, name) for scope, name in names.items() if name), Payer("agent", AGENT, OWN)]
 
-    # what must hold, whatever the ledgers say
+    # what must hold, whatever the ledgers contain
 
     def _open(self, call: Call, payer: Payer, part: str, bill: Bill, *, switched: bool) -> None:
-        """A call starts: what services have billed and may yet bill leaves something of each of its budgets."""
+        """Start a call; check that what services have billed and may yet bill leaves some of each of its budgets."""
         key = call.turn_id, call.fence, call.number
         for budget in self._budgets(payer):
             if part not in ("all", "inner" if budget.per in ("turn", "session") else "outer"):
@@ -196,12 +196,12 @@ class Money:
         return self.world.model._budgets_of(payer.scope, payer.name, encode(payer.own) if payer.own else b"")
 
     def _close_old(self) -> None:
-        """A call that was refused has found that the day or month of a ledger is over."""
+        """Close the ledgers whose day or month was found to be over by a refused call."""
         for name in [name for name in self.accounts if name not in self.world.model.spent]:
             self._close(name)
 
     def _close(self, name: str) -> None:
-        """A ledger ends with its day or month, or else with its session or turn."""
+        """Close a ledger; check that it ends with its day or month, or with its session or turn."""
         ends, now = self.accounts.pop(name).ends, self.world.model.now
         held = name.startswith(("session:", "turn:")) or (ends is not None and ends <= now)
         require(held, "G22 a ledger lasts as long as its day or month", name, ends)
@@ -227,6 +227,6 @@ def _ledger(call: Call, payer: Payer, budget: Budget) -> str:
 
 
 def _numbers(ledger: Mapping[str, str | bytes]) -> dict[str, str]:
-    """A ledger as it can be compared: what is nothing counts as not there."""
+    """Return a ledger in comparable form: zero counts as absent."""
     texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in ledger.items()}
     return {name: value for name, value in texts.items() if value != "0"}

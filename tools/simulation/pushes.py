@@ -1,6 +1,6 @@
-"""Notifications about single turns: which turn has which, what is to be sent, and what their endpoints have heard.
+"""Push notifications: which turn has which, what must be sent, and what their endpoints have received.
 
-Each method is one script, compared with what it must answer and leave behind.
+Each method is one script. Its answer and its effects are compared with the expected ones.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ class Taken(NamedTuple):
 
     @property
     def event(self) -> tuple[str, ...]:
-        """When what has happened to which turn."""
+        """The time, the kind and the turn of the completion event."""
         return (*self.delivery.split(" ")[2:],)
 
     def __str__(self) -> str:
-        """Without its time, which the server's own clock may have given: a log is the same each time."""
+        """Omit the time, which may be of the server's own clock, so that a log is always the same."""
         return " ".join((self.push, *self.event[1:]))
 
 
 @dataclass
 class Pushes:
-    """All notifications of a world, which has them compared after every step."""
+    """All push notifications of a world, compared after every step."""
 
     world: World
-    due: dict[str, float] = field(default_factory=dict)  # when which delivery is to be sent
-    dispatched: int | None = None  # so many notices were handed to their turns
-    held: list[Taken] = field(default_factory=list)  # by workers, of which some have lost them
-    heard: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)  # by the endpoint of which push
+    due: dict[str, float] = field(default_factory=dict)  # when each delivery must be sent
+    dispatched: int | None = None  # the number of completion events handed to their turns
+    held: list[Taken] = field(default_factory=list)  # by workers; some have lost the lease
+    heard: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)  # by the endpoint of each push
     over: set[str] = field(default_factory=set)  # deliveries that were acknowledged or given up
     given_up: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
-    _ids: list[str] = field(default_factory=list)  # the entries of the log of notices
+    _ids: list[str] = field(default_factory=list)  # the entries of the log of completion events
 
     def act(self, random: Random) -> None:
-        """Somebody asks for notifications or for no more of them, or a worker sends some."""
+        """Set or delete notifications, or let a worker send some."""
         turns = [*self.world.model.turns.values()]
         what = random.choices(["set", "delete", "take", "send"], [5, 1, 4, 8])[0]
         if turns and what == "set":
@@ -74,7 +74,7 @@ class Pushes:
         else:
             self._send(self.held.pop(random.randrange(len(self.held))), random)
 
-    # those who ask for them
+    # clients
 
     def _set(self, turn: Turn, push: str, content: str) -> None:
         asked = f"{content} of {turn.id}"
@@ -91,7 +91,7 @@ class Pushes:
         return "OK" if push in names or len(names) < MOST else "FULL"
 
     def _put(self, turn: Turn, push: str, content: str) -> None:
-        """What has happened to the turn before is sent once; what was noticed before is not."""
+        """Set a notification. The turn's present state is sent once; earlier completion events are not."""
         newest, names, now = self._newest(), self._names(turn), self.world.model.now
         if self.dispatched is None:
             self.dispatched = len(self._ids) - 1
@@ -112,7 +112,7 @@ class Pushes:
             turn.record.put(pushes="".join(f"{one} " for one in names if one != push))
         self.world.done(f"have {push} told no more of {turn.id}", answer, [b"OK"])
 
-    # those who send them
+    # workers
 
     def _take(self) -> list[Taken]:
         answer = run(self.world.cell.run("pushes/take", LEASE_MS, KEEP_MS, AT_ONCE))
@@ -144,7 +144,7 @@ class Pushes:
         return b"1" if len(ready) == AT_ONCE else b"", taken
 
     def _dispatch(self) -> None:
-        """Each notice goes to those who had asked for its turn before."""
+        """Hand each completion event to the notifications that its turn had before it."""
         if self.dispatched is None:
             return
         self._newest()
@@ -157,7 +157,7 @@ class Pushes:
         self.dispatched = len(model.notices)
 
     def _send(self, one: Taken, random: Random) -> None:
-        """The endpoint hears of it, and the worker may die before it can write that, or is slow to do so."""
+        """Send to the endpoint. The worker may die before or after that, or be slow to record it."""
         if random.random() < DIES:
             self.world.note(f"a worker dies that holds {one}")
             return
@@ -195,18 +195,18 @@ class Pushes:
         return turn.record.text("pushes").split()
 
     def _since(self, turn: Turn, push: str) -> int:
-        """How many notices there were when a turn was given a push."""
+        """Return the number of completion events at the time when a turn was given a push."""
         return self._ids.index(turn.record.text(f"push:{push}").partition(" ")[0])
 
     def _newest(self) -> str:
-        """The newest entry of the log. The first one is of those who follow it."""
+        """Return the newest entry of the log. The first entry was written when following began."""
         if len(self._ids) < len(self.world.model.notices) + 1:
             raw = self.world.redis.call("XRANGE", "ant:notices", self.world.noticed, "+")
             self._ids = [entry_id.decode() for entry_id, _ in raw]
         return self._ids[len(self.world.model.notices)]
 
     def move_back(self, moved: Callable[[float], float]) -> None:
-        """The clock was put back, and a reaper has noticed it."""
+        """Move times back after a reaper has noticed that the clock was put back."""
         self.due = {delivery: moved(at) for delivery, at in self.due.items()}
 
     # after every step, and at the end
@@ -219,7 +219,7 @@ class Pushes:
         require(cursor == known, "what was handed to its turns", cursor, known)
 
     def settle_all(self) -> None:
-        """Whatever was asked for was heard of, and nothing is left to send."""
+        """Check that endpoints receive all they were promised, and that nothing is left to send."""
         self.held.clear()
         self.world.wait(LEASE_MS + max(PAUSES_MS))
         while taken := self._take():

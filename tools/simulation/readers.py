@@ -1,6 +1,6 @@
-"""Open readers of sessions, which are the client's own: none sees anything of a later session with the same id.
+"""Open readers of sessions, with the client's own code: none sees anything of a later session with the same id.
 
-Each returns with any cursor, and gets every message of the history once and in order, from the log or in its place.
+Each may return with any cursor, and gets every message of the history once and in order, from the log or as messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 MOST = 4
-past.PAGE = 2  # so many messages at once, so that the session changes between two pages
+past.PAGE = 2  # messages at once; so few that the session changes between two pages
 
 
 class NothingHeard(Exception):
@@ -38,7 +38,7 @@ class NothingHeard(Exception):
 
 
 class Feed:
-    """What a reader hears, as its own listener."""
+    """The messages for one reader, as its own listener."""
 
     reached = True
 
@@ -66,13 +66,13 @@ class Feed:
 
 
 class Unwatched(Subscription):
-    """A subscription for which no silence is too long: a schedule has no event loop, and loses no message unsaid."""
+    """A subscription without a limit on silence: a schedule has no event loop, and loses no message unnoticed."""
 
     def _watch(self) -> None: ...
 
 
 class Log:
-    """A cell as a reader uses it."""
+    """The part of a cell that a reader uses."""
 
     keys, database = Keys(), 0
 
@@ -93,7 +93,7 @@ class Log:
 
 
 class Told(History):
-    """The history of a session, with messages of any form."""
+    """The history of a session, whose messages may have any form."""
 
     def __init__(self, world: World, session: str) -> None:
         self.session_id, self.archive, self._world = SessionId(session), None, world
@@ -130,21 +130,21 @@ class Told(History):
 
 
 class Reader:
-    """One reader. ``life`` is the session of its id that it reads, None before there was one."""
+    """One reader. ``life`` identifies the session it reads among those with its id; None before there was one."""
 
     def __init__(self, world: World, session: str, after: int | None) -> None:
         self.session, self.feed, self._world = session, Feed(), world
         self.life = world.model.life_of(session) or None
         self.events = Unwatched(Log(world), self.feed, SessionId(session), after, past=self._past)  # type: ignore[arg-type]
-        self.parts: list[str] = []  # messages of an event that is still to come
-        self.place = after  # the seq up to which it knows all; None before its first event
+        self.parts: list[str] = []  # the parts received of an incomplete message event
+        self.place = after  # the seq up to which it has seen everything; None before its first event
 
     def _past(self, cell: Cell, session: SessionId, tenant: str | None) -> Past:
         return Past(Told(self._world, session))
 
 
 class Readers:
-    """The readers of a schedule, and which event is of which session of its id."""
+    """The readers of a schedule, and which life of a session each event belongs to."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -160,7 +160,7 @@ class Readers:
         brought += [last] * (len(session.history) - len(brought))
 
     def _check(self, one: Reader, event: Published) -> None:
-        """G5: what a reader is not given event by event it is given as messages: each once, in order, none left out."""
+        """G5: what a reader does not get as events it gets as messages: each once, in order, none left out."""
         known = self._world.model.sessions.get(one.session)
         place, one.place = one.place, event.seq
         if place is None or known is None or (event.seq == place + 1 and event.type != "message"):
@@ -191,14 +191,14 @@ class Readers:
         self._open[self._open.index(one)] = again
 
     def _may_be_told_of_a_gap(self, one: Reader) -> bool:
-        """Only where there is another session now, or none, or none when it began, or never was such an event."""
+        """Return whether a gap is allowed: the session is gone or another one, or never had an event at the cursor."""
         known, cursor = self._world.model.sessions.get(one.session), one.events.cursor or 0
         if known is None or one.life != known.record.text("life"):
             return True
         return not known.record.number("first") <= cursor <= known.record.number("seq")
 
     def hear(self, state: State) -> None:
-        """Publish what the last step has written."""
+        """Publish what the last step wrote."""
         for session, entries in state.new_events.items():
             for entry, fields in entries or ():
                 self._lives[session][int(entry.split(b"-")[0])] = self._world.model.life_of(session)
@@ -210,15 +210,15 @@ class Readers:
                 one.feed.messages.append(message)
 
     def open(self, session: str, after: int | None) -> None:
-        self._world.check_now()  # what was published before is not heard
+        self._world.check_now()  # earlier messages are not received
         self._open = [*self._open, Reader(self._world, session, after)][-MOST:]
         self._world.note(f"a reader of {session} after {after}")
         self.read(len(self._open) - 1, lost=False)
 
     def read(self, number: int, *, lost: bool, leaves: bool = False) -> None:
-        """Let a reader take what it has heard; ``lost`` is that its connection was.
+        """Let a reader process its messages, after a lost connection if ``lost``.
 
-        One that ``leaves`` takes a page, and returns with its cursor.
+        A reader that ``leaves`` takes a page, and returns with its cursor.
         """
         if not self._open:
             return None
@@ -231,7 +231,7 @@ class Readers:
                 for event in run(one.events.published()):
                     life = self._lives[one.session].get(event.seq)
                     one.life = one.life or life
-                    own = life == one.life or not event.seq  # what it began with has no event
+                    own = life == one.life or not event.seq  # its first state is not an event
                     require(own, "G15 a reader sees one session of its id", one.session, event)
                     self._check(one, event)
                 if leaves:

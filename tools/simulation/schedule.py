@@ -1,4 +1,4 @@
-"""Schedules: made from a seed, run, replayed and made shorter while they still fail."""
+"""Schedules: made from a seed, run, replayed, and shrunk while they still fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTLE: Step = ("settle", 0)
 
 @dataclass
 class Failure:
-    """What broke, and the schedule as far as it went."""
+    """What broke, and the schedule up to there."""
 
     error: Exception
     log: list[str]
@@ -31,14 +31,14 @@ class Failure:
 
 
 def make(seed: int, steps: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
-    """The schedule of a seed, always the same; ``weights`` say how often each actor acts."""
+    """Return the schedule of a seed, always the same; ``weights`` determine how often each actor acts."""
     random = Random(seed)
     names = random.choices(list(weights), list(weights.values()), k=steps)
     return [(name, random.getrandbits(32)) for name in names]
 
 
 def play(world: World, schedule: list[Step]) -> Failure | None:
-    """Run a schedule from the beginning to the last turn's end. None where every promise held."""
+    """Run a schedule from the beginning to the last turn's end. Return None if every promise held."""
     try:
         world.reset()
     except Exception as error:  # noqa: BLE001

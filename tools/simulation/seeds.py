@@ -1,4 +1,4 @@
-"""Which schedules a run takes: others at each commit, so that what one run has missed another one finds."""
+"""Chooses the schedules of a run: different ones at each commit, so that a run finds what others missed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 FIRST_SEED = "SIMULATION_FIRST_SEED"
-"""The variable that repeats a run: the first of its seeds."""
+"""The environment variable with the first seed, which repeats a run."""
 
-SPACING = 10_000  # runs of fewer schedules do not overlap
+SPACING = 10_000  # runs with fewer schedules do not overlap
 PLACES = 1_000_000
 
 
 def first_seed() -> int:
-    """The first seed of this run: the one that the environment names, else by the commit, without one by the date."""
+    """Return the first seed of this run: from the environment, else from the commit, else from the date."""
     if named := os.environ.get(FIRST_SEED):
         return int(named)
     return int(_commit() or time.strftime("%Y%m%d"), 16) % PLACES * SPACING

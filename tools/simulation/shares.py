@@ -1,4 +1,4 @@
-"""What must be true of shares: who stands in a queue for a tenant, who waits in line, what counts for its limits."""
+"""What must be true of shares: which turns are in a queue, which wait in line, which count against limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUND_MS = 60_000
 
 
 def share_of(turn: Turn) -> str:
-    """The share of a turn: that of its tenant, or without one that of its priority if it is not normal."""
+    """Return the share of a turn: its tenant's, or without a tenant that of its priority unless it is normal."""
     tenant = turn.record.text("tenant")
     return f"@{tenant}" if tenant else turn.record.text("priority")
 
@@ -35,7 +35,7 @@ def _head_start(turn: Turn) -> int:
 
 
 class Shares:
-    """Places and lines as the scripts must keep them. ``model`` offers turns and knows their sessions."""
+    """Places and lines as the scripts must keep them. ``model`` offers turns and has their sessions."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -49,7 +49,7 @@ class Shares:
         self.of_users: dict[str, list[str]] = defaultdict(list)
 
     def refusal(self, tenant: str, user: str) -> list[Any] | None:
-        """The answer to one more turn that would exceed a limit."""
+        """Return the answer if another turn would exceed a limit."""
         limits, now, pace = LIMITS.get(tenant, {}), self._model.now, self.pace[tenant]
         most = limits.get("waiting", 10_000)
         if sum(at >= 0 for at in self.open[tenant].values()) >= most:
@@ -80,7 +80,7 @@ class Shares:
             self.pace[f"{tenant} {user}"].append(self._model.now)
 
     def count(self, turn: Turn, status: str) -> None:
-        """Every transition says whether a turn is in flight."""
+        """Count a turn as in flight or not; called at every transition."""
         tenant = turn.record.text("tenant")
         if turn.id in self.open[tenant]:
             sign = -1 if status in ("queued", "running") else 1
@@ -95,7 +95,7 @@ class Shares:
         return turn is not None and turn.status == "queued" and turn.session.id not in self._model.quarantined
 
     def lines_up(self, turn: Turn, joins: int | None = None) -> bool | None:
-        """Whether it waits; None where it needs no place. It ``joins`` when it has left the line of its user."""
+        """Return whether a turn waits in line; None if it needs no place. ``joins``: when it left its user's line."""
         share, record, queue = share_of(turn), turn.record, turn.record.text("queue")
         goes_on = "offered_at" in record and (record.get("cancel") or turn.status == "queued")
         if not share or turn.status == "running" or goes_on:
@@ -114,7 +114,7 @@ class Shares:
         return False
 
     def _place(self, turn: Turn, share: str, line: dict[str, int], joins: int | None) -> int:
-        """By which time a turn stands in line: users of a tenant take turns."""
+        """Return the time by which a turn is ordered in line: users of a tenant take turns."""
         record, at = turn.record, joins or turn.record.number("queued_at")
         user = record.text("user")
         if not user or not record.text("tenant") or "offered_at" in record:
@@ -129,7 +129,7 @@ class Shares:
         return at
 
     def _user_of(self, turn: Turn) -> tuple[str, int]:
-        """Whose places a turn takes, and how many there are; '' where they are not limited."""
+        """Return whose places a turn takes, and how many there are; '' if they are not limited."""
         tenant, user = turn.record.text("tenant"), turn.record.text("user")
         most = LIMITS.get(tenant, {}).get("user_in_flight", 0) if user else 0
         return (sha1(f"{tenant}\x1f{user}".encode()).hexdigest() if most else ""), most
@@ -153,7 +153,7 @@ class Shares:
             self._go_on(name, joins=True)
 
     def _go_on(self, name: str, *, joins: bool) -> None:
-        """A turn has left a line."""
+        """Continue with a turn that has left a line."""
         new, now = self._model.turns[name], self._model.now
         if new.status != "waiting" or new.session.inbox[:1] != [new]:
             return
@@ -167,7 +167,7 @@ class Shares:
             self._model.enter_queue(new)
 
     def land(self, turn: Turn) -> None:
-        """A turn is no longer in flight."""
+        """Free the places of a turn that is no longer in flight."""
         whose, _ = self._user_of(turn)
         self.user_places[whose].discard(turn.id)
         self.user_lines[whose].pop(turn.id, None)
@@ -189,7 +189,7 @@ class Shares:
         return found
 
     def let_in(self, turn: Turn) -> None:
-        """Somebody of this turn's share has left a queue, or has ended."""
+        """Let waiting turns in after a turn of this share has left a queue or ended."""
         self._let_user_in(turn)
         share, tenant = share_of(turn), turn.record.text("tenant")
         while share and self.has_room(tenant) and (first := self._first(share)):
@@ -199,25 +199,25 @@ class Shares:
             self._go_on(name, joins=False)
 
     def vacate(self, turn: Turn) -> None:
-        """A running turn moves to another queue."""
+        """Free the slot of a running turn that moves to another queue."""
         places, queue = self.places[share_of(turn)], turn.record.text("queue")
         if places.get(queue) == turn.id:
             places[queue] = ""
 
     def leave(self, turn: Turn) -> None:
-        """A turn has ended."""
+        """Remove a turn that has ended."""
         self.open[turn.record.text("tenant")].pop(turn.id, None)
         if share := share_of(turn):
             self.lines[turn.record.text("queue"), share].pop(turn.id, None)
             self.land(turn)
 
     def in_line(self, turn: Turn) -> bool:
-        """Whether it waits in the line of its share, or in that of its user."""
+        """Return whether a turn waits in the line of its share or of its user."""
         lines = self.lines.get((turn.record.text("queue"), share_of(turn)), ())
         return turn.id in lines or turn.id in self.user_lines[self._user_of(turn)[0]]
 
     def expected(self) -> dict[str, dict[str, Any]]:
-        """What stands in the keys of a kind."""
+        """Return the expected contents of the keys of each kind."""
         return {
             "ant:share": {share: places for share, places in self.places.items() if places},
             "ant:line": {f"{queue}:{share}": line for (queue, share), line in self.lines.items() if line},

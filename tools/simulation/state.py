@@ -1,4 +1,4 @@
-"""What stands in Redis: of each key what was read when it was last changed."""
+"""The contents of Redis: each key as read after its last change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _as_it_is(raw: Any) -> Any:
     return raw
 
 
-_READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, by the kind of the key
+_READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how each kind of key is read
     "ant:session": (_as_it_is, (_HASH, _LIFE)), "ant:history": (_as_it_is, (_LIST, _LIFE)),
     "ant:media": (_as_it_is, (_HASH, _LIFE)), "ant:inbox": (_names, (_LIST,)), "ant:events": (_as_it_is, ()),
     "ant:turns": (_names, (_LIST,)), "ant:turn": (_as_it_is, (_HASH, _LIFE)), "ant:journal": (_as_it_is, (_LIST,)),
@@ -81,23 +81,23 @@ class TurnState(NamedTuple):
 
     fields: dict[bytes, bytes]
     journal: list[bytes]
-    ends: bool  # whether its record has an end of its life
+    ends: bool  # whether its record expires
     rq_status: str | None
 
 
 class State:
-    """Changes with each ``take``. What does not exist is left out."""
+    """The contents of Redis, updated by each ``take``. What does not exist is left out."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, SessionState] = {}
         self.turns: dict[str, TurnState] = {}
         self.new_events: dict[str, list[Any]] = {}  # since the last ``take``
-        self.ways: set[tuple[str, str]] = set()  # which status became which
+        self.ways: set[tuple[str, str]] = set()  # the transitions: old and new status
         self._read: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(dict)  # by kind
         self._asked: list[tuple[str, str, int]] = []
 
     def commands(self, changed: Iterable[bytes], next_seqs: Mapping[str, int]) -> list[Command]:
-        """How to read these keys; of a session's events only those from its next ``seq`` on, and the first one."""
+        """Return how to read these keys; of a session's events only the first, and those from its next ``seq`` on."""
         self._asked = []
         commands: list[Command] = []
         for key in changed:
@@ -116,7 +116,7 @@ class State:
         return commands
 
     def take(self, answers: Sequence[Any]) -> None:
-        """The answers to the last ``commands``."""
+        """Process the answers to the last ``commands``."""
         at, sessions, turns = 0, set[str](), set[str]()
         self.new_events.clear()
         for kind, rest, count in self._asked:
@@ -143,20 +143,20 @@ class State:
                 self.ways.add((old, new))
 
     def is_deleted(self, turn: str) -> bool:
-        """Whether nothing is left of a turn but that it was there."""
+        """Return whether a turn is erased, except for the fact that it existed."""
         return b"deleted" in self.at("ant:turn", turn, _NOTHING)
 
     def at(self, kind: str, whose: str, otherwise: T) -> T:
-        """What stands in a key, as its kind is read."""
+        """Return the content of a key, read according to its kind."""
         found = self._read[kind].get(whose)
         return otherwise if found is None else found[0]
 
     def all(self, kind: str) -> dict[str, Any]:
-        """What stands in all keys of a kind that exist."""
+        """Return the contents of all existing keys of a kind."""
         return {whose: found[0] for whose, found in self._read[kind].items() if found[0]}
 
     def lives(self, session: str) -> list[int]:
-        """The ms that its keys have left: -1 is for ever, -2 that there is none."""
+        """Return the TTLs of a session's keys in ms; -1 for a key that never expires, -2 for a missing key."""
         kinds = ("session", "history", "media", "events")
         return [self._read[f"ant:{kind}"].get(session, (-2,))[-1] for kind in kinds]
 
@@ -164,12 +164,12 @@ class State:
         return self._read["rq:job"].get(turn, (-2,))[-1]
 
     def oldest_seq(self, session: str) -> int:
-        """Of the events that are kept; 0 without any."""
+        """Return the seq of the oldest kept event; 0 without any."""
         oldest = self._read["ant:events"].get(session, ((), ()))[1]
         return int(oldest[0][0].split(b"-")[0]) if oldest else 0
 
     def first_seq(self, session: str) -> int:
-        """Of the head's run, 0 before it has begun."""
+        """Return the first seq of the head's run; 0 before it has begun."""
         head = self.sessions[session].inbox[:1] if session in self.sessions else []
         return int(self.at("ant:turn", head[0], _NOTHING).get(b"first_seq", 0)) if head else 0
 
@@ -192,7 +192,7 @@ class State:
 
 
 def _parts(key: str) -> tuple[str, str]:
-    """The kind of a key, and whose it is."""
+    """Return the kind of a key, and its owner."""
     deployment, _, rest = key.partition(":")
     kind, _, whose = rest.partition(":")
     return f"{deployment}:{kind}", whose

@@ -1,4 +1,4 @@
-"""RQ's own worker: RQ's code takes a job and ends it, and in between our code runs the turn of that job."""
+"""RQ's own worker: RQ's code takes and ends a job; between the two, our code runs the job's turn."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Taken:
     job: Job
     queue: Queue
     execution: Execution
-    asked: bool = False  # whether our code has asked for its turn
-    held: bool = False  # whether it has got it
+    asked: bool = False  # whether our code has tried to claim its turn
+    held: bool = False  # whether it has claimed it
 
 
 class StockWorker(Worker):
-    """One job at a time. Its process may die, and RQ's parent process then calls the job failed, or dies as well."""
+    """Runs one job at a time. If its process dies, RQ's parent process marks the job as failed, or dies as well."""
 
     def __init__(self, world: World, name: str, dead: list[str], app: str) -> None:
         self._taken: Taken | None = None
@@ -81,7 +81,7 @@ class StockWorker(Worker):
             job.started_at = job.ended_at = self._taken.execution.created_at
 
     def _whole_end(self, taken: Taken, status: str) -> None:
-        """What RQ lists stays listed as long as the scripts let it, by the clock of this world."""
+        """End a job, and keep RQ's entry as long as the scripts do, by the clock of this world."""
         self._end(taken, status)
         model, turn = self._world.model, taken.job.id
         for kind in ("finished", "failed", "canceled"):
@@ -104,6 +104,6 @@ class StockWorker(Worker):
         return None
 
     def _killed(self, taken: Taken) -> None:
-        """As ``monitor_work_horse`` does it."""
+        """Handle a killed process like ``monitor_work_horse``."""
         if taken.job.get_status() not in (None, JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED):
             self._rq.handle_job_failure(taken.job, taken.queue, taken.execution, exc_string="terminated")

@@ -1,4 +1,4 @@
-"""A cell of Redis that makes each transition in the model too, and compares the answers."""
+"""A cell of Redis that also makes each transition in the model, and compares the answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.direct import DirectRedis
 from simulation.model import Model
 from simulation.state import require
 
-# What the model leaves out: scripts beside turns, and fields that only servers write.
+# Not in the model: scripts that do not concern turns, and fields that only servers write.
 WITHOUT = (
     "schedules/", "limits/", "webhooks/", "notices/", "editing/erase", "keep_variant",
     "pushes/",    "batches/collect", "batches/take", "batches/note", "batches/leave",
@@ -25,7 +25,7 @@ class TwinCell(Cell):
     def __init__(self, redis: DirectRedis, model: Callable[[], Model]) -> None:
         super().__init__(redis, clock="test_clock")  # type: ignore[arg-type]
         self._model = model
-        self.answers: set[str] = set()  # all that scripts have given: `<script> <answer>`
+        self.answers: set[str] = set()  # all answers of scripts: `<script> <answer>`
 
     async def run(self, name: str, *arguments: Any) -> Any:
         answer = await super().run(name, *arguments)
@@ -40,12 +40,12 @@ class TwinCell(Cell):
 
 
 def read(script: str, answer: Any, repeated: bool) -> Any:
-    """An answer as it can be compared: of records, which are lists of names and values, the order does not count."""
+    """Return an answer in comparable form: in records (lists of names and values), the order does not count."""
     if script == "delete":
-        return plain(answer[:2])  # whether earlier turns may be kept is known to Redis alone
+        return plain(answer[:2])  # only Redis knows whether earlier turns may be kept
     if script == "list_files":
         return plain([answer[0], sorted(answer[1])])
-    if script == "reap":  # what RQ said of turns that had ended is no transition
+    if script == "reap":  # correcting RQ's status of ended turns is not a transition
         return plain([act for act in answer[1] if act[2] != b"corrected"])
     if repeated:
         return [sorted(map(str, plain(one))) if isinstance(one, list) else one for one in answer]
@@ -60,13 +60,13 @@ def read(script: str, answer: Any, repeated: bool) -> Any:
 
 
 def paired(flat: list[bytes]) -> dict[str, Any]:
-    """A record that an answer has as a list. A field without a value counts as none."""
+    """Return the record that an answer has as a list. A field without a value counts as absent."""
     pairs = zip(flat[::2], flat[1::2], strict=True)
     return {name.decode(): plain(value) for name, value in pairs if value and name.decode() not in OF_SERVERS}
 
 
 def plain(value: Any) -> Any:
-    """A value as it can be compared: numbers and JSON whatever their spelling."""
+    """Return a value in comparable form, with numbers and JSON parsed."""
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, bytes):

@@ -1,6 +1,6 @@
-"""Variants: workers run ended turns again, and may die before they keep what came of it.
+"""Variants: workers run ended turns again, and may die before they keep the result.
 
-A worker is told of a variant each time that somebody asks for it, and nothing of a variant outlives its turn.
+A worker is notified of a variant each time a client requests it, and nothing of a variant outlives its turn.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 MOST, WORKER = 2, "w1"
-LASTS_MS = [60_000, 100 * 86_400_000]  # less and more than turns are kept
+LASTS_MS = [60_000, 100 * 86_400_000]  # shorter and longer than turns are kept
 
 
 class Told(NamedTuple):
-    """A variant of which a worker was told."""
+    """A variant of which a worker was notified."""
 
     turn: str
     id: str
@@ -32,14 +32,14 @@ class Told(NamedTuple):
 
 @dataclass
 class Variants:
-    """The variants of a world, and what its workers were told."""
+    """The variants of a world, and the notifications of its workers."""
 
     world: World
     kept: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # by turn
     told: list[Told] = field(default_factory=list)
 
     def act(self, random: Random) -> None:
-        """Somebody asks for a variant, perhaps again, or a worker keeps what came of one."""
+        """Request a variant, perhaps again, or let a worker keep the result of one."""
         ended = [name for name, turn in self.world.model.turns.items() if turn.status in ENDED]
         if self.told and random.random() < 0.4:
             self._keep(random.choice(self.told), "finished", random)
@@ -50,7 +50,7 @@ class Variants:
             )
 
     def _ask(self, asked: Told, random: Random) -> None:
-        """Ask a worker that listens."""
+        """Request a variant from a worker that listens."""
         with self.world.rq_redis.pubsub() as feed:
             feed.subscribe(self.world.cell.keys.control(WORKER))
             _next(feed, "subscribe")
@@ -94,14 +94,14 @@ class Variants:
         return {} if is_deleted(self.world.model.turns[turn]) else self.kept[turn]
 
     def check(self, state: State) -> None:
-        """What was kept last is there as long as its turn, and nothing of a deleted one."""
+        """Check that what was kept exists as long as its turn, and nothing of a deleted turn."""
         expected = {turn: found for turn in self.kept if (found := self._of(turn))}
         found = state.all("ant:variants")
         require(found == expected, "variants are what was kept of them", found, expected)
 
 
 def _next(feed: PubSub, kind: str) -> list[Any]:
-    """What a listener hears before a message of this kind."""
+    """Return what a listener receives before a message of this kind."""
     heard: list[Any] = []
     while message := feed.get_message(timeout=20):
         if message["type"] == kind:

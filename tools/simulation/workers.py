@@ -1,4 +1,4 @@
-"""Workers of a schedule: what each of them knows, and which call it makes next."""
+"""Workers of a schedule: what each of them knows, and its next call."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from simulation.families import BEGUN, RESULT
 from simulation.money import AGENT, Hold
 from simulation.world import QUEUES, Calls, World
 
-EVENTS = ["paid", "sent"]  # that turns wait for
+EVENTS = ["paid", "sent"]  # the names of events that turns wait for
 LOST = 0.12  # how often an answer is lost
 DIES = 0.04
 ROUTED, STEERED = b"routed ", b'{"type":"steered"'
-REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
-MOVES = 0.1  # how often the time limit of a turn whose revision is elsewhere is over
-LATE = 0.03  # how often a call that a network has kept comes again
+REVISES = "r"  # the prefix of the ids of turns that replace part of the history
+MOVES = 0.1  # how often a turn whose revision is elsewhere has reached its time limit
+LATE = 0.03  # how often a call arrives again that the network delayed
 
 
 @dataclass
 class Task:
-    """A turn as its worker knows it; what the worker was not told it does not know."""
+    """A turn as known to its worker, which may have missed answers."""
 
     turn: ClaimedTurn
     batch: int = 0
@@ -37,14 +37,14 @@ class Task:
     unanswered: Callable[[], None] | None = None  # must be repeated before anything newer
     steered: bool = False  # others may wait to steer it
     here: bool = False  # its revision is that of its worker
-    calls: int = 0  # of a model
-    hold: Hold | None = None  # of the one that goes on
+    calls: int = 0  # the number of its model calls
+    hold: Hold | None = None  # of the model call in progress
     switched: bool = False  # to a fallback
-    noted: str = ""  # the scope for whose budget it will wait
+    noted: str = ""  # the scope of the budget it will wait for
 
 
 class Worker:
-    """One worker after another under the same name; a dead one leaves its leases behind."""
+    """One worker after another under the same name; a dead worker does not release its leases."""
 
     def __init__(self, world: World, name: str, dead: list[str], app: str) -> None:
         self._world = world
@@ -88,12 +88,12 @@ class Worker:
             return self._place(task, random)
         if task.here and not task.turn.stop and self._world.families.open(task.journal):
             return self.bring_up(task, random)
-        steps = 3 if task.here else 0  # any revision ends a stopped turn, without a step
+        steps = 3 if task.here else 0  # a worker with any revision ends a stopped turn, without a step
         act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, steps, 4, 2])[0]
         return act(task, random)
 
     def repeat(self, random: Random) -> Any:
-        """A call of a moment ago arrives once more."""
+        """Repeat one of the last calls."""
         return random.choice(self._sent[-5:])() if self._sent else None
 
     def _die(self) -> None:
@@ -102,7 +102,7 @@ class Worker:
         self._start()
 
     def _may_be_steered(self, task: Task) -> bool:
-        """Whether it was told, or would be with its next write."""
+        """Return whether it knows that others wait to steer it, or will learn it with its next write."""
         session = self._world.model.turns[task.turn.turn_id].session
         return task.steered or session.record.text("steer") == task.turn.turn_id
 
@@ -145,7 +145,7 @@ class Worker:
             self._superseded(task, random)
 
     def _superseded(self, task: Task, random: Random) -> None:
-        """Half of them stop, as they should. The others go on writing with the fence of old."""
+        """Drop a superseded task half of the time, as it should be. Otherwise, writes with the old fence continue."""
         if random.random() < 0.5 and task in self._tasks:
             self._tasks.remove(task)
 
@@ -184,7 +184,7 @@ class Worker:
         self._send(task, random, lambda: self._world.emit([(task.turn, batch, marks)])[0], answered)
 
     def _emit_all(self, random: Random) -> None:
-        """One window of every session that waits for no answer."""
+        """Emit one window of every session without an unanswered call."""
         ready = [task for task in self._tasks if not task.unanswered]
         windows = [(task.turn, task.batch + 1, self._marks(random)) for task in ready]
         self._sent.append(lambda: self._world.emit(windows))
@@ -194,7 +194,7 @@ class Worker:
                 self._superseded(task, random)
 
     def _place(self, task: Task, random: Random) -> None:
-        """Run the turn if it belongs on this revision; leave it to others, or move it as at its time limit."""
+        """Run the turn if it belongs on this revision; else requeue it, or move it as at its time limit."""
         turn, pins, ran = task.turn, pins_of(task.turn), ran_on(task.turn)
         promotion = read_promotions(turn.promotions).agents.get(AGENT)
         chosen = pins.get(AGENT) if promotion is None else promotion.choice(
@@ -224,7 +224,7 @@ class Worker:
             self._send(task, random, call, lambda: self._leave(task))
 
     def route(self, random: Random) -> None:
-        """A router chooses for one of its turns that have not begun. Some of them move to another queue."""
+        """Let a router choose for a turn that has not begun. Some of these turns move to another queue."""
         if not (new := [task for task in self._tasks if self._has_not_begun(task)]):
             return
         task, queue = random.choice(new), random.choice(["", *QUEUES])
@@ -239,7 +239,7 @@ class Worker:
         self._send(task, random, partial(self._world.route, task.turn, queue, entry, mark), answered)
 
     def _has_not_begun(self, task: Task) -> bool:
-        """Whether nothing but the input that it was steered with is in its journal. Children are not routed."""
+        """Return whether its journal has at most the texts it was steered with. Children are not routed."""
         new = not task.unanswered and not task.here and not task.turn.stop
         steered = all(entry.startswith(STEERED) for entry in task.journal)
         return new and steered and not self._world.families.is_child(task.turn.turn_id)
@@ -295,7 +295,7 @@ class Worker:
             self._world.families.tell(task.turn)
 
     def bring_up(self, task: Task, random: Random) -> None:
-        """A turn begins a child, waits for it, or takes its result."""
+        """Let a turn begin a child, wait for it, or take its result."""
         families = self._world.families
         child = families.open(task.journal)
         if child and not families.has_ended(child):
@@ -314,11 +314,11 @@ class Worker:
 
     @property
     def ready(self) -> list[Task]:
-        """What it may go on with."""
+        """The tasks it may continue with."""
         return [task for task in self._tasks if not task.unanswered and task.here and not task.turn.stop]
 
     def pay(self, random: Random) -> None:
-        """One of its ``ready`` turns calls a model, which budgets pay for, or such a call ends."""
+        """Let one of its ``ready`` turns call a model under budgets, or end such a call."""
         task = random.choice(self.ready)
         if task.hold:
             how = random.choices(["settle", "go on", "die"], [4, 5, 1])[0]
@@ -370,7 +370,7 @@ class Worker:
         self._send(task, random, call, lambda: self._leave(task))
 
     def _settle(self, task: Task, random: Random) -> None:
-        """The service bills no more than what is held. Some workers were stopped, and estimate it."""
+        """Settle a call. The service bills at most what is held; some workers were stopped, and estimate it."""
         assert task.hold
         most, estimated = task.hold.bill, random.random() < 0.2
         cost, tokens = random.randint(0, most.cost), random.randint(0, most.tokens)
@@ -382,7 +382,7 @@ class Worker:
         self._send(task, random, call, answered)
 
     def suspend(self, random: Random) -> None:
-        """One of its turns waits for decisions, as the loop has found."""
+        """Suspend one of its turns, which waits for decisions, events or time."""
         ready = [task for task in self._tasks if not task.unanswered and task.here]
         if not ready:
             return
@@ -404,7 +404,7 @@ class Worker:
         self._suspend(task, calls, random, aside=aside)
 
     def batch(self, random: Random) -> None:
-        """The model service of one of its turns is to answer in a batch."""
+        """Have the model service answer one of its turns in a batch."""
         ready = [task for task in self._tasks if not task.unanswered and task.here]
         if ready:
             task = random.choice(ready)
@@ -414,7 +414,7 @@ class Worker:
                 task.unanswered = None
                 self._suspend(task, [wait], random, aside=random.random() < 0.3)
 
-            if random.random() < 0.3:  # the answer may come before it waits
+            if random.random() < 0.3:  # the answer may arrive before it waits
                 task.unanswered = wait_for_it
             else:
                 wait_for_it()
@@ -439,7 +439,7 @@ class Worker:
             whole()
 
     def lacks(self, random: Random, others: list[Worker]) -> None:
-        """One of its turns needs what its App lacks: it goes to the workers of another one."""
+        """Requeue a turn that needs a capability its App lacks, for the workers of another App."""
         ready = [task for task in self._tasks if not task.unanswered]
         if not ready:
             return

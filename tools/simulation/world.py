@@ -1,6 +1,6 @@
 """A world to run schedules in: one Redis, its model and its clock. Each method is one script or one tool's act.
 
-A method gives the answer; it has been compared with the model's, and everything in Redis with the promises.
+A method returns the answer, after comparing it with the model's, and everything in Redis with the promises.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ from simulation.state import REGISTRIES, Broken, State, require
 from simulation.twin import TwinCell
 from simulation.variants import Variants
 
-START_MS = 4_000_000_000_000  # far in the future: RQ's own cleaning goes by the real clock
+START_MS = 4_000_000_000_000  # far in the future: RQ's own cleaning uses the real clock
 LEASE_MS = 10_000
 CRASH_LIMIT = 3
-LONGEST_WAIT_MS = 25 * 3600_000  # of the calls that the schedules suspend
+LONGEST_WAIT_MS = 25 * 3600_000  # of the calls for which schedules suspend turns
 QUEUES = ["antiphon", "other"]
 EVENTS_TTLS = (None, 0, 600_000)  # of the Apps of the workers
 CLOCK = "ant:test_clock"
@@ -84,15 +84,15 @@ Calls: TypeAlias = Literal["", "told", "untold"]
 
 
 def used(turn: ClaimedTurn, steps: int) -> Usage:
-    """What its session has used with this run: one token for each entry of the journal."""
+    """Return the usage of a session including this run: one token for each entry of the journal."""
     return Usage(json.loads(turn.usage or b"{}").get("input_tokens", 0) + steps, 0)
 
 
 class World:
-    """Empties its Redis. ``log`` is the schedule as a person reads it."""
+    """Empties its Redis. ``log`` is the schedule in readable form."""
 
     def __init__(self, url: str, timeout: float = 20) -> None:
-        gc.set_threshold(50_000)  # a schedule makes much and drops it at its end
+        gc.set_threshold(50_000)  # a schedule creates many objects and drops them at its end
         self.redis = DirectRedis(url, timeout)
         self.rq_redis = Redis.from_url(url)
         self.cell = TwinCell(self.redis, lambda: self.model)
@@ -109,7 +109,7 @@ class World:
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
         self.state = State()
         self.log: list[str] = []
-        self.damaged: dict[str, tuple[str, bytes]] = {}  # the field of a turn, and what stood there
+        self.damaged: dict[str, tuple[str, bytes]] = {}  # the damaged field of a turn, and its former value
         self._deleted_at: dict[str, int] = {}  # the latest time at which a session was deleted
         self._ran_on: dict[tuple[str, int], str] = {}  # the revision of each run's steps
         self.marks, self._deletions = itertools.count(1), itertools.count()
@@ -133,7 +133,7 @@ class World:
         self.log.append(f"{self.model.now - START_MS:>8} ms  {text}")
 
     def look(self) -> None:
-        """Compare what has changed in Redis with what must be there, together with the next call."""
+        """Have the changes in Redis compared with the expected contents, together with the next call."""
         if not self._settling:
             self.redis.due = Look(self._reading(), self._seen)
 
@@ -156,7 +156,7 @@ class World:
         self.readers.hear(self.state)
 
     def check_now(self) -> None:
-        """What the last call has left behind, before something else happens than a call."""
+        """Check the effects of the last call now, before something other than a call happens."""
         self.redis.call("PING")
 
     def done(self, what: str, answer: Any, expected: Any) -> Any:
@@ -164,7 +164,7 @@ class World:
         return self.did(what, answer)
 
     def did(self, what: str, answer: Any = None) -> Any:
-        """Note a step, which has been compared with the model's, and look at what it has left."""
+        """Log a step that was compared with the model's, and look at its effects."""
         self.note(f"{what} -> {answer!r}")
         self.checks.touched_by_rq -= self.model.viewed
         self.model.viewed.clear()
@@ -179,7 +179,7 @@ class World:
         self.note(f"{ms} ms pass")
 
     def jump(self, ms: int) -> None:
-        """The server's clock is put forward, or back, just after one of the reapers has looked, as they always do."""
+        """Put the server's clock forward or back, just after a reaper has looked, as reapers always do."""
         self.reap()
         self.wait(ms)
         self.model.slipped += max(0, -ms)
@@ -188,14 +188,14 @@ class World:
         self.note(f"the clock was put {'back' if ms < 0 else 'forward'}")
 
     def _move_back(self, moved: Callable[[float], float]) -> None:
-        """A reaper has noticed that the clock was put back."""
+        """Move the times of webhooks and pushes after a reaper has noticed that the clock was put back."""
         self.hooks.move_back(moved)
         self.pushes.move_back(moved)
 
-    # what becomes of a session
+    # expiry, deletion and damage
 
     def end_life(self, session: str) -> None:
-        """Nobody uses a session that came out of an archive for its `ttl`, while no worker is there to save it."""
+        """Expire a restored session that was unused for its `ttl`, while no worker could save it."""
         known = self.model.sessions.get(session)
         if known is None or known.inbox or not known.record.number("seq") or self.model.outside(known):
             return
@@ -208,7 +208,7 @@ class World:
         self.did(f"the life of {session} is over")
 
     def delete(self, session: str) -> None:
-        """Every second caller dies before it has searched all keys for turns that the session does not list."""
+        """Delete a session. Every second caller dies before it searches all keys for unlisted turns."""
         known = self.model.sessions.get(session)
         listed = {turn.id for turn in known.turns} if known else set[str]()
         ended = [(turn.id, turn.record.number("run")) for turn in self.model.outside(known)] if known else []
@@ -228,20 +228,20 @@ class World:
         self.did(f"delete {session}", answer)
 
     def _doom(self, session: str) -> None:
-        """What the turns of a deleted session have said is to be erased, whether it lists them or not."""
+        """Mark the turns of a deleted session for erasure, whether it lists them or not."""
         for turn in self.model.turns.values():
             earlier = turn.record.number("created") < self.model.now
             if turn.session.id == session and not is_deleted(turn) and earlier:
                 self.model.doomed.add(turn.id)
 
     def _see_what_is_erased(self, listed: Collection[str] = ()) -> set[str]:
-        """Tell the model of the turns that are erased now: those alone that were listed, or are to be found."""
+        """Erase in the model the turns now erased in Redis; only listed turns and those a search must find may be."""
         turns = self.model.turns.values()
         found = [turn for turn in turns if self.redis.call("HEXISTS", f"ant:turn:{turn.id}", "deleted")]
         for turn in found:
             if is_deleted(turn):
                 continue
-            until = self._deleted_at.get(turn.session.id, 0)  # by a clock that may have been put back
+            until = self._deleted_at.get(turn.session.id, 0)  # by a clock that may have been put back since
             earlier = turn.record.number("created") <= until and turn not in turn.session.turns
             require(turn.status in ENDED, "only turns that have ended are erased", turn.id)
             require(turn.id in listed or earlier, "only turns of deleted sessions", turn.id)
@@ -253,7 +253,7 @@ class World:
         return {turn.id for turn in found}
 
     def complete_deletions(self) -> None:
-        """A worker searches all keys where the time has come."""
+        """Have a worker search all keys for turns of deleted sessions, if this is due."""
         if run(erase_turns(self.cell, if_due=True)) is None:
             return
         self._see_what_is_erased()
@@ -262,7 +262,7 @@ class World:
         self.note("a worker has searched for turns of deleted sessions")
 
     def damage(self, turn: str, field: str, junk: str) -> None:
-        """A field of a turn that nobody runs gets a value that is none."""
+        """Give a field of a turn without a holder an invalid value."""
         known = self.model.turns[turn]
         head = known.session.inbox[:1] == [known] and not known.session.record.get("fence")
         if turn in self.damaged or not (head or known.due is not None or known.aside is not None):
@@ -282,7 +282,7 @@ class World:
         self.model.turns[turn].record[field] = value
 
     def outage(self, key: str) -> None:
-        """A key that all sessions share is damaged while somebody needs it: the call names it, and changes nothing."""
+        """Damage a shared key during a call that needs it: the call's error must name the key."""
         calls: dict[str, Callable[[], Any]] = {
             "ant:active": lambda: self.cell.reap(
                 crash_limit=CRASH_LIMIT, keep_events=KEEP_EVENTS, queues=QUEUES
@@ -297,7 +297,7 @@ class World:
         first = next(iter(self.model.queues.get(QUEUES[0], ())), None)
         ready = first and queue_of(first) == QUEUES[0] and self.model.is_ready(first)
         if key == "ant:fence" and not ready:
-            return  # a claim would take entries out of the queue that lead to no turn of it
+            return  # a claim would remove queue entries without a turn to claim
         before = self.redis.call("DUMP", key)
         self.redis.calls([("DEL", key), ("HSET", key, "x", "y")])
         said = ""
@@ -370,7 +370,7 @@ class World:
         self.did(f"cancel {turn} and keep {keep}", answer)
 
     def rewind(self, session: str, op: str, when: Moment, keep: int, *, changed: bool = False) -> None:
-        """Cut a history. With ``changed`` it is another one than the client has read."""
+        """Cut a history. With ``changed``, it differs from what the client has read."""
         known = self.model.sessions[session]
         seq = known.record["seq"]
         change = Change([FieldChange("seq", seq, seq)], len(known.history) + changed, keep)
@@ -392,7 +392,7 @@ class World:
         self.did(f"fork {session} to {fork} at {keep}", answer)
 
     def add_chunk(self, session: str, file: str, at: int, count: int) -> str:
-        """One chunk of a file whose last ones may have been sent by another client, or for an earlier session."""
+        """Add a chunk of a file. Another client may have sent its previous chunks, perhaps for an earlier session."""
         chunk, more = f"{file}{at}".encode(), ("", "", 10_000, 2, 9, "")
         answer = run(
             self.cell.run("files/add_chunk", session, "op", file, at, count, 3, b'"e"', chunk, *more)
@@ -434,7 +434,7 @@ class World:
         return self.did(f"{worker} claims {limit}, {alone_limit} alone {only} ({token})", answer) and claims
 
     def _lists_failure(self, turn: str) -> bool:
-        """Whether RQ does. Its tools may have changed that."""
+        """Return whether RQ lists a turn as failed. Its tools may have changed that."""
         registry = f"rq:failed:{queue_of(self.model.turns[turn])}"
         return self.redis.call("ZSCORE", registry, turn) is not None
 
@@ -445,7 +445,7 @@ class World:
         return self.did(f"{worker} renews {names}", answer)
 
     def emit(self, windows: Sequence[tuple[ClaimedTurn, int, Sequence[int]]]) -> list[str]:
-        """Windows of several sessions in one call, each with its batch and the marks of its events."""
+        """Emit windows of several sessions in one call, each with its batch and the marks of its events."""
         emits = [
             Emit(turn.session_id, turn.fence, batch, [self._body("text_delta", turn, mark) for mark in marks])
             for turn, batch, marks in windows
@@ -458,7 +458,7 @@ class World:
         bodies, usage = [self._body("step_finished", turn, mark)], used(turn, length + len(entries))
         answering = ("", "", str(length + 1), "0")[
             mark % 4
-        ]  # some answers go on in the background, others no longer do
+        ]  # some answers continue in the background, others no longer do
         try:
             answer = run(
                 self.cell.append_step(
@@ -471,7 +471,7 @@ class World:
         return self.did(f"append_step {turn.turn_id}/{turn.fence} at {length} {list(entries)}", answer)
 
     def route(self, turn: ClaimedTurn, queue: str, entry: bytes, mark: int) -> bool:
-        """A router has chosen, and some turns move to another queue. A run is routed once."""
+        """Write a router's choice, which may move the turn to another queue. A run is routed once."""
         bodies, route = (
             [self._body("agent_changed", turn, mark)],
             Route(queue=queue or None, reason=f"{mark}"),
@@ -482,7 +482,7 @@ class World:
         return self.did(f"route {turn.turn_id}/{turn.fence} to {queue!r}", answer)
 
     def promote(self, before: bytes, after: dict[str, Promotion]) -> bool:
-        """An operator decides which revisions sessions take, and may have read what no longer holds."""
+        """Promote revisions as an operator, who may have read outdated promotions."""
         text = encode(Promotions(read_promotions(before).version + 1, after)) if after else b""
         answer = run(self.cell.run("promote", before, text))
         return self.did(f"promote {after}", answer[0] == b"PROMOTED")
@@ -502,7 +502,7 @@ class World:
         return self.did(f"begin {turn.turn_id}/{turn.fence} on {revision}, pins {pins}, ran {ran}", answer)
 
     def runs(self, turn: ClaimedTurn, revision: str) -> None:
-        """A step runs on this revision: on that of all earlier ones, if its worker still holds it."""
+        """Check that a step runs on the revision of all earlier ones, if its worker still holds the turn."""
         if self.model.holds(turn):
             first = self._ran_on.setdefault((turn.turn_id, turn.run), revision)
             require(revision == first, "G26 a turn runs on one revision", turn.turn_id, first, revision)
@@ -515,7 +515,7 @@ class World:
         return self.did(f"steer {turn.turn_id}/{turn.fence} at {length}", answer)
 
     def keep_of(self, turn: ClaimedTurn) -> str:
-        """What the worker that ends a cancelled turn reads."""
+        """Return what to keep of a cancelled turn, as the worker that ends it reads it."""
         return (self.redis.call("HGET", f"ant:turn:{turn.turn_id}", "keep") or b"steps").decode()
 
     def finish(
@@ -558,7 +558,7 @@ class World:
         what = f"give_back {turn.turn_id}/{turn.fence} {cause} {code} {delay_ms} ms lacking {lacking!r}"
         answer = self.did(what, self._unless_cancelled(giving))
         if answer is True and lacking and not self.model.turns[turn.turn_id].record.text("app"):
-            self._ran_on.pop((turn.turn_id, turn.run), None)  # no App that it may have begun on can run it
+            self._ran_on.pop((turn.turn_id, turn.run), None)  # the App it may have begun on cannot run it
         return answer
 
     def suspend(self, turn: ClaimedTurn, calls: Sequence[OpenCall | Wait], *, aside: bool) -> str | None:
@@ -575,7 +575,7 @@ class World:
         self.did(f"send {event} of {name} to {tenant!r}", answer)
 
     def forward(self, turn: str, run_of: int, child: str, after: int, upto: int, *, over: bool) -> None:
-        """Bring events of a child, which has one for each seq, into the stream of the turn that waits for it."""
+        """Forward events of a child, which has one for each seq, to the stream of the waiting turn."""
         bodies = [
             json.dumps({"type": "child_event", "turn_id": turn, "run": run_of, "child_id": child, "own": n})
             for n in range(after + 1, upto + 1)
@@ -617,23 +617,23 @@ class World:
         self.complete_deletions()
 
     def _correct(self, turn: Turn) -> None:
-        """The reaper has put right what RQ said of a turn that had ended: only where RQ's tools were at it."""
+        """Follow the reaper, which corrected RQ's status of an ended turn; only RQ's tools may have caused that."""
         touched = self.checks.touched_by_rq | self.checks.cancelled_by_rq
         require(turn.status in ENDED and turn.id in touched, "only RQ's word is corrected", turn.id)
         self.checks.cancelled_by_rq.discard(turn.id)
         self.model.rq[turn.id] = RQ_STATUS[turn.status]
         self.model.recorded_at[turn.id] = self.model.now
 
-    # RQ's tools, and what else happens to RQ's keys
+    # RQ's tools, and other changes of RQ's keys
 
     def rq_act(self, what: str, turn: str, queue: str) -> None:
-        """One act of RQ's own tools."""
+        """Run one act of RQ's own tools."""
         if what == "cancel":
             self.checks.cancelled_by_rq.add(turn)
         self.rq_does(f"{what} {turn} {queue}", lambda: self._rq_acts()[what](turn, queue))
 
     def rq_does(self, what: str, act: Callable[[], Any]) -> None:
-        """RQ's own code acts. Afterwards the model believes what it sees of RQ's keys."""
+        """Run RQ's own code. Afterwards the model adopts the contents of RQ's keys."""
         self.check_now()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -644,7 +644,7 @@ class World:
                 return
         self.note(f"RQ: {what}")
         before, listed = self.state.turns.copy(), self._registered()
-        self.redis.call("PING")  # behind which the server has told of all that was changed
+        self.redis.call("PING")  # by its answer, the server has reported all changes
         self.state.take(self.redis.calls(self._reading()))
         after = self._registered()
         for name, found in self.state.turns.items():
@@ -689,7 +689,7 @@ class World:
     # the end
 
     def settle(self) -> None:
-        """Nothing more breaks: every turn must reach its end, and leave nothing behind."""
+        """Stop all faults: every turn must end, and leave nothing behind."""
         for turn in [*self.damaged]:
             self.mend(turn)
         if any(turn.status == "suspended" for turn in self.model.turns.values()):
@@ -718,7 +718,7 @@ class World:
         self._check_keys()
 
     def _check_notices(self) -> None:
-        """Who follows all sessions is told of each end of a run, in the order in which they were."""
+        """Check that followers of all sessions get each end of a run and each suspension, in order."""
         count = len(self.model.notices) + 1
         raw = self.redis.call("XRANGE", "ant:notices", f"({self.noticed}", "+", "COUNT", count)
         fields = [dict(zip(entry[::2], entry[1::2], strict=True)) for _, entry in raw]
@@ -734,7 +734,7 @@ class World:
         for number, only in enumerate(claims.alone):
             turns += self.claim(worker, f"{worker}-{number}", 1, 0, only=only).turns
         self.check_now()
-        self._settling = True  # what these calls leave behind is looked at once, behind the last one
+        self._settling = True  # the effects of these calls are checked once, after the last one
         for turn in turns:
             self.families.look(turn)
             self.families.stop(turn.journal)
@@ -745,7 +745,7 @@ class World:
         self.look()
 
     def _check_keys(self) -> None:
-        """G7 of the last resort: no key of ours stays for ever but those that are made to."""
+        """G7 as a last check: none of our keys stays forever unless it is meant to."""
         from antiphon.wire.keys import needs_ttl
 
         keys = self.redis.call("KEYS", "ant:*")
