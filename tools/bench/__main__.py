@@ -58,7 +58,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _measure(parts: list[Part], plan: Plan, kept: Kept) -> list[str]:
-    """Measure, keep and show each part; the names of those that failed."""
+    """Measure, keep and show each part. Return the names of failed parts."""
     if not parts:
         return []
     machine = this_machine()
@@ -99,7 +99,7 @@ def _show(part: Part, record: Record) -> None:
 
 
 def _write(kept: Kept) -> None:
-    """Plots beside the figures; and the pages, where these are the figures that they show."""
+    """Write plots next to the figures; also the pages, if these are the figures they show."""
     written = [*draw(kept, kept.path.parent / "img"), *(write_pages(kept) if kept.path == DOCS else [])]
     if written:
         print("Written: " + ", ".join(str(path) for path in written))
@@ -128,7 +128,7 @@ def _options() -> argparse.Namespace:
 
 @contextmanager
 def _leaving() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: through every ``finally``, so that all processes end."""
+    """End a run at SIGTERM as at Ctrl-C: through every ``finally``, so that all processes end."""
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)

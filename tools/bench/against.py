@@ -1,7 +1,7 @@
 """``against REF [parts…]``: this release and an older one in alternating rounds, and the ratio of their figures.
 
-The older one is taken from the history of this checkout, and measured with its own benchmark, by an interpreter that
-has the packages of this environment and the older sources.
+The older one is taken from the history of this checkout, and measured with its own benchmark, by an interpreter with
+the packages of this environment and the older sources.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 WORD = "against"
 DEFAULT_PARTS = ("turns", "latency", "commands", "memory")
 Figures = dict[tuple[str, str, str], tuple[float, str]]
-"""By part, subject and name: the value and its unit."""
+"""The value and unit by part, subject and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Tree:
     root: Path
 
     def measure(self, parts: Sequence[str], *, quick: bool) -> Figures:
-        """Run one round of these parts. Raises ``RuntimeError`` with what it printed if that fails."""
+        """Run one round of these parts. Raises ``RuntimeError`` with the output if that fails."""
         folders = [str(self.root / name) for name in ("tools", "tests")]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "figures.json"
@@ -85,7 +85,7 @@ def _packages(root: Path) -> Path:
 
 
 def compare(ref: str, parts: Sequence[str], rounds: int, *, quick: bool) -> str:
-    """Measure both in turn, and return the table of their figures and ratios."""
+    """Measure both alternately, and return the table of their figures and ratios."""
     names = list(parts or DEFAULT_PARTS)
     trees = older(ref), Tree(sys.executable, ROOT)
     found: list[tuple[Figures, Figures]] = []
@@ -98,7 +98,7 @@ def compare(ref: str, parts: Sequence[str], rounds: int, *, quick: bool) -> str:
 
 
 def table(ref: str, rounds: Sequence[tuple[Figures, Figures]]) -> str:
-    """Return the figures that both have: the medians, and the median of the ratios of each round with their spread."""
+    """Return the figures that both have: their medians, and the median and spread of the ratios of each round."""
     lines = [f"| figure | {ref} | this | ratio |", "|---|---|---|---|"]
     for name, (_, unit) in rounds[0][1].items():
         pairs = [(old[name][0], new[name][0]) for old, new in rounds if name in old and name in new]

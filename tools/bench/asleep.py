@@ -1,4 +1,4 @@
-"""Turns that sleep: what each of them holds in Redis, and how late those wake up that sleep beside many others."""
+"""Turns that sleep: what each of them takes in Redis, and how late turns wake up while many others sleep."""
 
 import asyncio
 import json
@@ -49,14 +49,14 @@ for n = tonumber(first), tonumber(last) do
   end
 end
 """
-"""Sessions like one whose turn sleeps, as the scripts leave them, only faster.
+"""Makes copies of a session whose turn sleeps, as the scripts would, but faster.
 
-Each is looked at a moment after the one before, and is awake then if it is ``due``.
+The reaper looks at each a moment after the previous one, which wakes it if it is ``due``.
 """
 
 
 async def measure_sleepers(result: Result, built: Stand, number: int, due: int) -> None:
-    """So many turns sleep through a night in one Redis, and some beside them until their times."""
+    """Have ``number`` turns sleep through a night in one Redis, and ``due`` more turns sleep for seconds."""
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url, decode_responses=True) as redis:
             turn = (await _asleep(client)).id
@@ -98,7 +98,7 @@ def _now_ms(redis: Redis) -> int:
 
 
 async def _waited(redis: Redis, records: Sequence[str]) -> list[float]:
-    """How many ms these turns have slept, when all of them are awake."""
+    """Return how many ms these turns have slept, when all of them are awake."""
 
     async def all_awake() -> bool:
         return all(redis.hget(record, "waited") for record in (records[-1], *records))
@@ -110,7 +110,7 @@ async def _waited(redis: Redis, records: Sequence[str]) -> list[float]:
 def _copy(
     redis: Redis, turn: str, number: int, prefix: str, since: int, each_ms: float, *, due: bool = False
 ) -> None:
-    """Make so many sessions like the one that is asleep."""
+    """Make ``number`` copies of the sleeping session."""
     keys = [key for key in redis.scan_iter(count=10_000) if key.endswith((":asleep", turn))]
     places: list[Any] = [
         (key, member, score)

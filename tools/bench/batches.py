@@ -1,4 +1,4 @@
-"""Many turns handed in at once, and awaited: ``submit_many`` and ``results``, beside RQ's ``enqueue_many``."""
+"""Many turns submitted and awaited at once: ``submit_many`` and ``results``, against RQ's ``enqueue_many``."""
 
 import asyncio
 import time

@@ -42,7 +42,7 @@ async def measure(plan: Plan, result: Result) -> None:
 
 
 async def _running(client: AsyncClient, first: int, number: int) -> list[AsyncTurn]:
-    """The turns of these streams."""
+    """Return the turns of these streams."""
     found: list[AsyncTurn] = []
     for index in range(first, first + number):
         snapshot = await client.snapshot(f"live-{index}")
@@ -67,7 +67,7 @@ async def _at_once(turns: Sequence[AsyncTurn]) -> list[float]:
 
 
 async def _times(turns: Sequence[AsyncTurn], called: Sequence[float]) -> list[float]:
-    """The ms from each call to the end, by the clock of this machine, which is also that of Redis."""
+    """Return the ms from each call to the end, by the clock of this machine, which Redis shares."""
     await all_ended(turns, 60)
     infos = [await turn.info() for turn in turns]
     wrong = [info.turn_id for info in infos if info.status != "cancelled"]

@@ -1,4 +1,4 @@
-"""A cell on a Redis Cluster of three nodes against a plain Redis: turns, chunks, and what they cost, in turn."""
+"""A cell on a Redis Cluster of three nodes against a plain Redis, alternately: turns, chunks, and their costs."""
 
 import asyncio
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ PLAIN, CLUSTER = "plain Redis", "a cell on a Redis Cluster"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a cell is: its URL, the server that has it, and its keys."""
+    """Where a cell is: its URL, its server, and its keys."""
 
     url: str
     server: RedisServer
@@ -65,7 +65,7 @@ async def _round(
     for process in (worker, model.process):
         built.stop(process)
     with Redis.from_url(place.server.url) as redis:
-        redis.flushall()  # else the next worker would continue these streams
+        redis.flushall()  # otherwise, the next worker would continue these streams
     return found
 
 

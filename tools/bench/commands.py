@@ -1,4 +1,4 @@
-"""What a turn and a delta cost in Redis: commands, script calls, round trips and CPU time, all of them counted."""
+"""The cost of a turn and a delta in Redis, counted: commands, script calls, round trips and CPU time."""
 
 from redis import Redis
 from support.eventually import wait_until_async
@@ -47,14 +47,14 @@ async def measure(plan: Plan, result: Result) -> None:
 
 
 async def all_ended_quietly(redis: Redis, number: int) -> None:
-    """Return when so many turns have ended, by looking at RQ's registry of finished jobs alone."""
+    """Return when this many turns have ended, by polling only RQ's registry of finished jobs."""
     await wait_until_async(
         lambda: redis.zcard("rq:finished:antiphon") >= number, 60, "all turns have ended", interval=0.05
     )
 
 
 async def _deltas(result: Result, built: Stand, plan: Plan) -> None:
-    """Streams at 50 tokens a second: what an emit and a delta cost."""
+    """Measure the cost of a delta, and deltas per event, with streams at 50 tokens a second."""
     number, length = plan.pick(50, 20), plan.pick(200, 100)
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:

@@ -1,4 +1,4 @@
-"""A way to a Redis that counts the requests which pass: what is sent at once and answered is one round trip."""
+"""A proxy to a Redis that counts round trips: what is sent at once, up to its reply, is one."""
 
 import asyncio
 import threading
@@ -6,9 +6,9 @@ from typing import Any, Self
 
 
 class CountingProxy:
-    """Passes everything on. ``requests`` are round trips: a reply was waited for since the last thing sent.
+    """Passes everything on. ``requests`` is the number of round trips: a reply separates each from the next.
 
-    ``sent`` holds what was sent in each of them, in order.
+    ``sent`` has the data sent in each of them, in order.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -27,7 +27,7 @@ class CountingProxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def reset(self) -> None:
-        """Count from here on."""
+        """Start counting from 0."""
         self.sent = []
 
     def __enter__(self) -> Self:
@@ -76,7 +76,7 @@ class CountingProxy:
 
 
 class _Link:
-    """One connection; ``answered`` says whether anything came back since something was sent."""
+    """One connection; ``_answered``: a reply has arrived since the last request."""
 
     def __init__(self, proxy: CountingProxy) -> None:
         self._proxy = proxy

@@ -1,4 +1,4 @@
-"""A process that follows sessions, seen from the measurement: begin, wait, report."""
+"""Controls a process that follows sessions: begin, wait, report."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ REPORT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a listener has seen since it was told to begin. ``newest_ms`` is the age of the last piece that came."""
+    """What a listener has seen since ``begin``. ``newest_ms`` is the age of the last piece that arrived."""
 
     pieces: int
     events: int
@@ -29,7 +29,7 @@ class Report:
 
 
 def follow(built: Stand, *sessions: str, url: str = "") -> Process:
-    """Start ``bench.listener`` on these sessions; it follows them when this returns."""
+    """Start ``bench.listener``; when this returns, it follows these sessions."""
     listener = built.python("-m", "bench.listener", url or built.redis.url, *sessions, name="listener")
     listener.wait_for_output("listening", START_SECONDS)
     return listener
@@ -48,5 +48,5 @@ def report(listener: Process) -> Report:
 
 
 def _reports(listener: Process) -> list[str]:
-    """Its lines of JSON, among what it may have logged; a line that is still being written is none."""
+    """Return its complete lines of JSON, without what it may have logged."""
     return [line for line in listener.output.split("\n")[:-1] if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""The gateway: submit to first delta beside the direct client, streams that one process holds, and their memory."""
+"""The gateway: submit to first delta against the direct client, streams of one process, and their memory."""
 
 import asyncio
 import re
@@ -50,7 +50,7 @@ async def measure(plan: Plan, result: Result) -> None:
 
 
 def serve(built: Stand) -> tuple[Process, str]:
-    """A gateway without limits that matter here, and its URL."""
+    """Start a gateway with limits too high to matter here, and return it with its URL."""
     gateway = built.python(
         "-m", "antiphon.cli", "serve", "--port", "0", "--redis-url", built.redis.url, "--rate", "1000000",
         "--streams", "100000", name="serve",
@@ -61,7 +61,7 @@ def serve(built: Stand) -> tuple[Process, str]:
 async def _spoken(
     built: Stand, listener: Process, number: int, pace: int, seconds: float, gateway: int
 ) -> tuple[Report, float]:
-    """What a listener sees of sessions that speak, and the CPU time of the gateway meanwhile."""
+    """Return what a listener sees of active sessions, and the CPU time of the gateway during that."""
     speaker = built.python(
         "-m", "bench.speaker", built.redis.url, str(number), str(pace), str(seconds + 3), name="speaker"
     )
@@ -128,7 +128,7 @@ async def _directly(client: AsyncClient, session: str) -> float:
 
 
 async def _through(url: str, session: str) -> float:
-    """Two requests on two new connections, as a program without a pool makes them."""
+    """Time submit to first delta by two requests on two new connections, like a program without a pool."""
     began = time.perf_counter()
     body = msgspec.json.encode({"input": "hi", "agent": AGENT})
     head = f"POST /sessions/{session}/turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

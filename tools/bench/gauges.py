@@ -1,4 +1,4 @@
-"""What is read from outside: CPU time and memory of processes, Redis's own counters, and what numbers say."""
+"""Measurements from outside: CPU time and memory of processes, Redis's own counters, and statistics."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far, in nanoseconds where ``/proc`` has only ticks of 10 ms."""
-    return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid(3) gives
+    """Return the user and system time of a process, with ns resolution (``/proc`` has only ticks of 10 ms)."""
+    return time.clock_gettime((~pid << 3) | 2)  # the id from clock_getcpuclockid(3)
 
 
 def rss_bytes(pid: int) -> int:
-    """Memory of a process that is not swapped out."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
 def pss_bytes(pid: int) -> int:
-    """Memory of a process, with its part of what it shares with others."""
+    """Return the memory of a process, including its part of shared memory."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value below which this share of all lies; 0 where there are none."""
+    """Return the value below which this share of all values lies; 0 if there are none."""
     ordered = sorted(values)
     if not ordered:
         return 0.0
@@ -40,7 +40,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def net_bytes(urls: Iterable[str]) -> tuple[int, int]:
-    """What these servers have read from their connections so far, and written to them; not their cluster bus."""
+    """Return the bytes these servers have read from and written to connections, without their cluster bus."""
     read = written = 0
     for url in urls:
         with Redis.from_url(url) as redis:
@@ -52,7 +52,7 @@ def net_bytes(urls: Iterable[str]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of several rounds, and how far they lay apart."""
+    """The median of several rounds, and their range."""
 
     median: float
     low: float
@@ -65,7 +65,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a Redis has counted since it started: commands by name, script calls, CPU time, memory."""
+    """Redis's counters since its start: commands by name, script calls, CPU time; and its memory."""
 
     commands: dict[str, int]
     cpu_seconds: float
@@ -87,7 +87,7 @@ class Counters:
 
 
 def redis_counters(redis: Redis) -> Counters:
-    """Read them; the reading itself is INFO and not counted."""
+    """Read the counters; the reading itself (INFO) is not counted."""
     pipe = redis.pipeline(transaction=False)
     for section in ("commandstats", "cpu", "memory"):
         pipe.info(section)

@@ -1,4 +1,4 @@
-"""The figures that a reader asks for first; a few of them stand in the README."""
+"""The figures that readers ask for first; a few of them are in the README."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from bench.turns import ENCRYPTED, WHOLE
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A figure in words, where it stands among the kept ones, and what it is to be: at least or at most."""
+    """A figure in words, its place among the kept ones, and its aim: at least or at most."""
 
     words: str
     part: str
@@ -32,7 +32,7 @@ class Headline:
         return f"{number(value)} {self.unit}".strip()
 
     def aim(self, value: float) -> str:
-        """The aim and whether it is reached; nothing where there is none."""
+        """Return the aim and whether it is reached; '' if there is none."""
         if self.least is not None:
             aim, reached = f"≥ {self.shown(self.least)}", value >= self.least
         elif self.most is not None:
@@ -92,7 +92,7 @@ HEADLINES = (
 
 
 def headlines(kept: Kept) -> list[tuple[Headline, float]]:
-    """Those that were measured, each with its figure."""
+    """Return the measured headlines, each with its figure."""
     values = [(one, kept.value(one.part, one.subject, one.what)) for one in HEADLINES]
     return [(one, value) for one, value in values if value is not None]
 
@@ -101,12 +101,12 @@ _ROOT = DOCS.parents[1]
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
 BLOCK, IDLE_BLOCK = "figures", "idle sessions"
 SIMULATED = "failures"
-"""The plot that stands beside the sums only."""
+"""The plot that is shown only with the sums."""
 LIVE = (10_000, 100_000, 1_000_000)
 
 
 def write_pages(kept: Kept) -> list[Path]:
-    """Put the figures into the pages; the pages that changed."""
+    """Put the figures into the pages. Return the pages that changed."""
     changed: list[Path] = []
     for name in PAGES:
         path = _ROOT / name
@@ -119,7 +119,7 @@ def write_pages(kept: Kept) -> list[Path]:
 
 
 def page_with_figures(name: str, page: str, kept: Kept) -> str:
-    """The page as it is with these figures; without any it stays as it is."""
+    """Return the page with these figures, or unchanged if there are none."""
     block = {"README.md": _readme, "docs/performance.md": _performance, "docs/scaling.md": _scaling}[name](
         kept
     )
@@ -129,7 +129,7 @@ def page_with_figures(name: str, page: str, kept: Kept) -> str:
 
 
 def _readme(kept: Kept) -> str:
-    """A few figures, and the plot beside other queues."""
+    """Return a few figures, and the plot with other queues."""
     shown = [(one, value) for one, value in headlines(kept) if one.in_readme]
     if not shown:
         return ""
@@ -140,7 +140,7 @@ def _readme(kept: Kept) -> str:
 
 
 def _performance(kept: Kept) -> str:
-    """Everything."""
+    """Return all figures and plots."""
     if not kept.parts:
         return ""
     text = [*_conditions(kept), *_aims(kept), *_plots(kept, "img")]
@@ -154,7 +154,7 @@ def _performance(kept: Kept) -> str:
 
 
 def _scaling(kept: Kept) -> str:
-    """Costs, what they mean for many streams, and how far the sums hold on this machine."""
+    """Return the costs, what they mean for many streams, and how well the sums fit on this machine."""
     if not kept.parts:
         return ""
     costs = costs_of(kept)
@@ -169,14 +169,14 @@ def _scaling(kept: Kept) -> str:
 
 
 def _aims(kept: Kept) -> list[str]:
-    """What the design aims at, beside what was measured."""
+    """Return the aims of the design with the measured figures."""
     found = [(one.words, one.shown(value), one.aim(value)) for one, value in headlines(kept)]
     rows = [f"| {words} | {figure} | {aim} |" for words, figure, aim in found]
     return ["", "| what | figure | aim |", "|---|---|---|", *rows] if rows else []
 
 
 def _conditions(kept: Kept) -> list[str]:
-    """With what and where the figures were measured, and which are missing."""
+    """Return how and where the figures were measured, and which are missing."""
     text = [*_runs(kept, kept.parts), ""]
     missing = [f"`{part.name}`" for part in PARTS if part.name not in kept.parts]
     if missing:
@@ -186,7 +186,7 @@ def _conditions(kept: Kept) -> list[str]:
 
 
 def _runs(kept: Kept, names: Container[str], brief: bool = False) -> list[str]:
-    """A line for each run of `make bench` that figures of these parts come from."""
+    """Return a line for each run of `make bench` that measured any of these parts."""
     runs: dict[str, tuple[Machine, list[str]]] = {}
     for part in PARTS:
         record = kept.parts.get(part.name)
@@ -253,7 +253,7 @@ def _costs(costs: Costs) -> list[str]:
 
 
 def _checked(result: Result | None, costs: Costs) -> list[str]:
-    """What the part ``cells`` measured, beside what the sums say of the same chunks and the idle processes."""
+    """Return the figures of the part ``cells``, with the sums for the same chunks and the idle processes."""
     if result is None:
         return []
     kinds = ("worker cores", "Redis cores", "network of Redis, MB/s")
@@ -269,7 +269,7 @@ def _checked(result: Result | None, costs: Costs) -> list[str]:
 
 
 def compared(result: Result, costs: Costs) -> dict[str, tuple[float, float, list[tuple[float, float]]]]:
-    """By name: chunks/s, lag, and pairs of what was measured and the sums for it (workers, Redis, network)."""
+    """Return by name: chunks/s, lag, and pairs of the measured figure and its sum (workers, Redis, network)."""
     found: dict[str, tuple[float, float, list[tuple[float, float]]]] = {}
     for name in dict.fromkeys(one.subject for one in result.figures):
         values = [result.value(name, what) for what in CHECKED]

@@ -20,7 +20,7 @@ SHARES = {
     "`ant:session`": ("ant:session:{session}", "ant:sessions", "{session}"),
     "`ant:turns`": ("ant:turns:{session}", "", ""),
 }
-"""By what they are: the key, and the sorted set with an entry of it."""
+"""By kind: the key, and the sorted set with its entry."""
 
 
 async def measure(plan: Plan, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""The figures that are kept: one JSON file, in which a run replaces the parts that it measured, with its machine."""
+"""The kept figures: one JSON file, in which a run replaces the parts it measured, with its machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ROOT = Path(__file__).parents[2]
 DOCS = _ROOT / "docs" / "bench.json"
 """The figures that the pages show."""
 RESULTS = _ROOT / "bench-results"
-"""What is not kept: quick runs, and what failed parts printed."""
+"""The folder for quick runs, and for the output of failed parts."""
 
 
 class Record(msgspec.Struct):
-    """One part of the benchmark as it was last measured; without a result, ``failed`` says why."""
+    """The last measurement of one part of the benchmark; without a result, ``failed`` is the reason."""
 
     machine: Machine
     rounds: int
@@ -34,7 +34,7 @@ class Record(msgspec.Struct):
 
 
 class Kept:
-    """All parts in a file. Raises ``ValueError`` where the file holds something else."""
+    """All parts in a file. Raises ``ValueError`` if the file contains something else."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Kept:
         self._read()
 
     def put(self, name: str, record: Record) -> None:
-        """Replace a part, on the disk too; what another run has written meanwhile stays."""
+        """Replace a part, also on disk; what another run has written in the meantime is kept."""
         self._read()
         self.parts[name] = record
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class Kept:
         return record.result if record is not None else None
 
     def value(self, name: str, subject: str, what: str) -> float | None:
-        """A figure of a part; None where it was not measured."""
+        """Return a figure of a part; None if it was not measured."""
         result = self.result(name)
         return result.value(subject, what) if result is not None else None
 
@@ -72,7 +72,7 @@ class Kept:
 
 
 QUIET_LOAD = 0.5
-"""Above this load average of others, times and rates say more about the machine than about the code."""
+"""Above this load average of other processes, times and rates depend more on the machine than on the code."""
 PACKAGES = (
     "antiphon",
     "redis",
@@ -87,7 +87,7 @@ PACKAGES = (
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The facts of one run. ``load`` is what others did in the minute before it began."""
+    """The facts about one run. ``load`` is the load average of the minute before it began."""
 
     date: str
     cores: int
@@ -103,12 +103,12 @@ class Machine(msgspec.Struct, frozen=True):
         return self.load > QUIET_LOAD
 
     def brief(self) -> str:
-        """When and on what, in a line."""
+        """Return the date, processor and load in a line."""
         load = f"load {self.load:g}{', not idle' if self.busy else ''}"
         return f"{self.date}, {self.cores} cores ({self.processor}), {load}"
 
     def sentence(self) -> str:
-        """All of it in a line."""
+        """Return all of it in a line."""
         versions = [f"{name} {number}" for name, number in self.packages.items()]
         where = f"{self.date}, {self.cores} cores ({self.processor}, {self.system}), load {self.load:g} at the start"
         return ", ".join([where, f"Python {self.python}", self.server, *versions])
@@ -136,7 +136,7 @@ def _processor() -> str:
 
 
 def _server() -> str:
-    """Such as ``Valkey 9.1.2``."""
+    """Return the name and version, such as ``Valkey 9.1.2``."""
     shown = subprocess.run([get_binary_path(), "--version"], capture_output=True, text=True, check=True)
     return f"Valkey {shown.stdout.partition('v=')[2].split()[0]}"
 

@@ -1,4 +1,4 @@
-"""What a caller waits for: submit to first delta and to the end, idle and under load, beside bare SDK calls."""
+"""How long a caller waits: submit to first delta and to the end, idle and under load, against bare SDK calls."""
 
 from support.processes import Process
 
@@ -11,7 +11,7 @@ from bench.stand import Stand, stand
 TITLE = "submit to first delta and to the end, one-chunk answers"
 PAUSE_SECONDS = 0.005
 STEADY = (300, 600)
-"""Turns a second of others that every release is measured with, however fast it is."""
+"""Background turns a second with which every release is measured, however fast it is."""
 
 Times = dict[str, list[float]]
 

@@ -1,4 +1,4 @@
-"""What a turn costs in a session of 10 to 10,000 messages, when the model is sent the last 20."""
+"""The cost of a turn in a session of 10 to 10,000 messages, when the model is sent the last 20."""
 
 import time
 
@@ -57,7 +57,7 @@ async def _turn(client: AsyncClient, session: str) -> float:
 
 
 def _fill(redis: Redis, session: str, length: int) -> None:
-    """Messages in front of those that are there, as a history of that length has them."""
+    """Prepend messages to a history, up to this length."""
     pair = [Message.assistant("Said. " * 20).to_json(), Message.user("Asked. " * 20).to_json()]
     for start in range(0, length, 1000):
         redis.lpush(f"ant:history:{session}", *(pair * (min(1000, length - start) // 2)))

@@ -1,4 +1,4 @@
-"""A rate limit that several worker processes share: how often the service must refuse, and how near to it they come."""
+"""A rate limit shared by several worker processes: how often the service refuses, and how near they come to it."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from bench.stand import ModelProcess, stand
 TITLE = "turns for a model service that answers so many calls a second, in three worker processes"
 A_SECOND = 20
 FIRST = 20
-"""So many turns let the workers start; their calls count as well."""
+"""Turns that let the workers start; their calls count as well."""
 
 
 async def measure(plan: Plan, result: Result) -> None:

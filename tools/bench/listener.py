@@ -1,8 +1,8 @@
 """``python -m bench.listener URL SESSION…``: a process that follows sessions as any service does.
 
-It prints ``listening`` when all subscriptions stand, measures from SIGUSR1 on, and prints at each SIGUSR2 one line of
-JSON: how many pieces came, in how many events, how long after the model server had sent each, how old the newest one
-is, and how many events were missed. Several URLs stand with commas between; ``SESSION…`` may be ``PREFIX:NUMBER`` for
+It prints ``listening`` when all subscriptions are open, measures from SIGUSR1 on, and prints at each SIGUSR2 one line
+of JSON: how many pieces arrived, in how many events, how long after the model server had sent each, how old the newest
+one is, and how many events were missed. Separate several URLs by commas; ``SESSION…`` may be ``PREFIX:NUMBER`` for
 the sessions PREFIX0, PREFIX1, ….
 """
 
@@ -27,7 +27,7 @@ AT_ONCE = 200
 
 
 class Tally:
-    """What has come since the measurement began."""
+    """What has arrived since the measurement began."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -42,7 +42,7 @@ class Tally:
         self.began, self.cpu = time.monotonic(), cpu_seconds(os.getpid())
 
     def take(self, event: Event, last: int) -> None:
-        """An event that came after the one with the seq ``last``, 0 for the first."""
+        """Count an event that follows the event with the seq ``last``, 0 for the first."""
         self.missed += bool(last) and event.seq - last - 1
         if event.type != "text_delta":
             return

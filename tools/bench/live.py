@@ -1,4 +1,4 @@
-"""Live streams that grow in number, on a stand of their own."""
+"""A growing number of live streams on their own stand."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,14 +15,14 @@ from bench.results import Result
 from bench.stand import Stand, stand
 
 MOST = 1000
-"""A process has 1,024 connections to a model service."""
+"""A process can have 1,024 connections to a model service."""
 SETTLE_SECONDS = 1.5
 RUNNING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What was seen at one number of streams. ``carried`` and ``events`` are a second, CPU is in µs a chunk."""
+    """The measurements at one number of streams. ``carried`` and ``events`` are per second, CPU is in µs a chunk."""
 
     streams: int
     pace: int
@@ -35,7 +35,7 @@ class Stage:
 
     @property
     def share(self) -> float:
-        """Of what the model offers, how much is carried."""
+        """The share of the model's chunks that is carried."""
         return self.carried / (self.streams * self.pace)
 
 
@@ -52,7 +52,7 @@ class LiveStreams:
         self.listener = follow(built, f"live-:{followed}")
 
     async def grow(self, number: int) -> None:
-        """Ask for this many. A worker that is late already does not take them all: ``number`` is how many run."""
+        """Submit up to this many. An overloaded worker does not take them all: ``number`` is how many run."""
         for index in range(self._asked, number):
             await self._client.submit(f"live-{index}", "hi", agent=AGENT)
         self._asked = max(self._asked, number)
@@ -63,7 +63,7 @@ class LiveStreams:
         await asyncio.sleep(SETTLE_SECONDS)
 
     async def stage(self, seconds: float) -> Stage:
-        """Watch them for a while as they are."""
+        """Measure them for a while at this number."""
         redis_pid, streams = self.built.redis.pid, self.number
         before = cpu_seconds(self.worker_pid), cpu_seconds(redis_pid)
         begin(self.listener)
@@ -81,7 +81,7 @@ class LiveStreams:
 
 @asynccontextmanager
 async def live_streams(pace: int, seconds: float, followed: int) -> AsyncGenerator[LiveStreams]:
-    """A stand for streams that go on for this long."""
+    """Yield a stand for streams that last this long."""
     with stand() as built:
         length = str(int(pace * seconds))
         model = built.new_model("--stamp", "--pace", str(pace), "--length", length)
@@ -93,7 +93,7 @@ async def live_streams(pace: int, seconds: float, followed: int) -> AsyncGenerat
 
 
 def add_stage(result: Result, name: str, stage: Stage) -> None:
-    """Its row in the table."""
+    """Add the row of a stage to the table."""
     result.add(name, "carried", stage.carried, "chunks/s")
     result.add(name, "of what is offered", stage.share * 100, "%")
     result.add(name, "lag p50", stage.lag_p50, "ms")

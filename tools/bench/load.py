@@ -1,4 +1,4 @@
-"""Turns as the benchmark submits them, and how fast they ended by the server's clock."""
+"""Submits turns for the benchmark, and measures how fast they ended by the server's clock."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ async def submit_turns(
     hands: int = HANDS,
     tenant: str | None = None,
 ) -> list[AsyncTurn]:
-    """Hand in this many turns, each of a session of its own, ``hands`` at a time."""
+    """Submit this many turns, each in its own session, ``hands`` at a time."""
     turns: list[AsyncTurn] = []
 
     async def hand_in(first: int) -> None:
@@ -43,7 +43,7 @@ async def submit_turns(
 
 
 async def all_ended(turns: Sequence[AsyncTurn], timeout: float = 120) -> None:
-    """Return when all have ended; they were submitted in about this order, so the last ones are watched."""
+    """Return when all have ended. They were submitted in about this order, so the last ones are polled first."""
     for turn in [*turns[-2 * HANDS :], *turns]:
 
         async def ended(turn: AsyncTurn = turn) -> bool:
@@ -53,7 +53,7 @@ async def all_ended(turns: Sequence[AsyncTurn], timeout: float = 120) -> None:
 
 
 def running(urls: Sequence[str], keys: Keys = KEYS) -> int:
-    """How many turns run now, on these servers together, by RQ's registry of running jobs."""
+    """Return how many turns run on all these servers, by RQ's registry of running jobs."""
     found = 0
     for url in urls:
         with Redis.from_url(url) as redis:
@@ -62,7 +62,7 @@ def running(urls: Sequence[str], keys: Keys = KEYS) -> int:
 
 
 async def all_run(urls: Sequence[str], number: int, timeout: float = 30, keys: Keys = KEYS) -> None:
-    """Return when so many turns run on these servers together."""
+    """Return when this many turns run on all these servers."""
     await wait_until_async(
         lambda: running(urls, keys) >= number, timeout, f"{number} turns run", interval=0.05
     )
@@ -75,7 +75,7 @@ async def warm_up(client: AsyncClient, number: int = 200) -> None:
 
 @contextmanager
 def frozen(worker: Process) -> Iterator[None]:
-    """Within this the worker does nothing, so that turns can be submitted in advance."""
+    """Freeze the worker, so that turns can be submitted in advance."""
     worker.freeze()
     try:
         yield
@@ -84,7 +84,7 @@ def frozen(worker: Process) -> Iterator[None]:
 
 
 def rate(redis_url: str, turns: Sequence[AsyncTurn], keys: Keys = KEYS) -> float:
-    """Turns a second by their recorded ends, without the first and the last tenth."""
+    """Return turns a second by their recorded ends, without the first and the last tenth."""
     with Redis.from_url(redis_url) as redis:
         pipe = redis.pipeline(transaction=False)
         for turn in turns:
@@ -97,7 +97,7 @@ def rate(redis_url: str, turns: Sequence[AsyncTurn], keys: Keys = KEYS) -> float
 
 
 def steady_rate(ends: Sequence[float]) -> float:
-    """Ends a second in the middle eight tenths, by times in seconds."""
+    """Return ends a second in the middle eight tenths, from times in seconds."""
     ordered = sorted(ends)
     first, last = len(ordered) // 10, len(ordered) * 9 // 10
     return (last - first) / max(ordered[last] - ordered[first], 1e-3)

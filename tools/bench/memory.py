@@ -1,4 +1,4 @@
-"""Memory: of turns in flight and of idle sessions, in the worker and in Redis."""
+"""Memory of turns in flight and of idle sessions, in the worker and in Redis."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ TITLE = "memory of turns in flight and of idle sessions"
 FLYING = "a turn in flight"
 IDLE = "an idle session with one turn of 40 tokens"
 ABSENT = ("aiohttp", "opentelemetry")
-"""What ``antiphon[worker]`` does not install. Where they are installed, the OpenAI SDK and redis-py import them."""
+"""Packages not in ``antiphon[worker]``. If they are installed, the OpenAI SDK and redis-py import them."""
 SETTLE_SECONDS = 2.0
 SAID = "a delta that it has said"
 PACE = 50
@@ -60,7 +60,7 @@ async def _in_flight(result: Result, built: Stand, number: int) -> None:
 
 
 async def _saying(result: Result, built: Stand, number: int, seconds: float) -> None:
-    """What each delta adds while its turn goes on: the text in the worker, the log in Redis."""
+    """Measure what each delta adds while its turn runs: the text in the worker, the log in Redis."""
     worker = built.worker()
     (pid,) = worker.workers()
     async with AsyncClient(built.redis.url) as client:

@@ -1,7 +1,7 @@
 """``python -m bench.message [MIB]``: what one long message costs Redis, at rest and at its peak.
 
-Each step begins with a fresh peak: submit, and from the claim to the end of the turn. The memory before the message
-is subtracted. ``maxmemory`` limits what Redis counts; the process also holds Lua's copies and freed memory.
+Each step resets the peak: the submit, and the time from the claim to the end of the turn. The memory before the
+message is subtracted. ``maxmemory`` limits what Redis counts; the process also holds Lua's copies and freed memory.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SETTLE_SECONDS = 3.0
 
 
 class Memory:
-    """Redis's memory beyond that at the start, in MiB: what it counts, and its process."""
+    """Redis's memory beyond that at the start, in MiB: as counted by Redis, and of its process."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis

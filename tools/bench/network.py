@@ -1,4 +1,4 @@
-"""The bytes that a turn and a chunk with one reader take on the network of Redis."""
+"""The network traffic of Redis, in bytes, for a turn and for a chunk with one reader."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ async def measure(plan: Plan, result: Result) -> None:
             with frozen(worker):
                 before = net_bytes([built.redis.url])
                 each = await submit_turns(client, turns, "turn-")
-            with Redis.from_url(built.redis.url) as redis:  # asks little, unlike ``all_ended``
+            with Redis.from_url(built.redis.url) as redis:  # sends few requests, unlike ``all_ended``
                 await wait_until_async(
                     lambda: redis.zcard("rq:finished:antiphon") >= turns + 50,
                     120,

@@ -1,7 +1,7 @@
-"""What a cursor of any age costs: ``python -m bench.old_cursors`` prints tables. It starts a Redis of its own.
+"""The cost of resuming with old cursors: ``python -m bench.old_cursors`` prints tables. It starts its own Redis.
 
-Memory of an idle session by the length of its log, of its notes by the number of its turns, the archived copy, and how
-long a reader with the first cursor catches up with a long history, in pages.
+The tables have the memory of an idle session by the length of its log, of its notes by the number of its turns, the
+size of the archived copy, and how long a reader with the first cursor takes to read a long history in pages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("session", "history", "events", "turns")
 
 
 async def converse(cell: Cell, session: str, turns: int, events: int) -> None:
-    """Turns of two messages, of which the notes and the log have what those of a worker have; in all so many events."""
+    """Add turns of two messages, with notes and a log as a worker writes them, and ``events`` events in all."""
     each = max(1, events // turns)
     for number in range(turns):
         turn = new_turn_id(SessionId(session))
@@ -51,7 +51,7 @@ def memory(redis: Redis, session: str) -> dict[str, int]:
 
 
 def notes(redis: Redis, session: str) -> int:
-    """The bytes of the notes with the names of their fields."""
+    """Return the bytes of the notes with the names of their fields."""
     fields = redis.hgetall(f"ant:session:{session}")
     return sum(len(name) + len(value) for name, value in fields.items() if is_of_ends(name.decode()))
 
@@ -105,7 +105,7 @@ async def measure(url: str) -> None:
 
 
 def stored(data: object) -> int:
-    """What a copy takes in a file of SQLite."""
+    """Return the size of a copy in a SQLite file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "archive.db"
         with sqlite3.connect(path) as database:

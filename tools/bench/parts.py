@@ -1,4 +1,4 @@
-"""The parts of the benchmark, and how they run: each in a process of its own, which is ended if it hangs.
+"""The parts of the benchmark, and how they run: each in its own process, which is ended if it hangs.
 
 ``python -m bench.parts NAME ROUNDS full|quick FILE`` measures one part, and writes its result as JSON.
 """
@@ -28,14 +28,14 @@ from bench.results import Plan, Result, in_short
 
 FULL_SECONDS = 900.0
 QUICK_SECONDS = 90.0
-"""What all parts together may take."""
+"""The time limit of all parts together."""
 QUICK_AT_ONCE = 2
-"""A quick run only shows that everything runs, so that its parts may disturb each other."""
+"""A quick run only shows that everything works, so its parts may disturb each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``seconds`` and ``quick`` are what it is expected to take; twice that and a half minute is its limit."""
+    """``seconds`` and ``quick`` are the expected times; the limit is twice that and half a minute."""
 
     name: str
     seconds: float
@@ -77,7 +77,7 @@ PARTS = (
 
 
 def named(names: list[str]) -> list[Part]:
-    """The parts of these names in their order, all where there are none."""
+    """Return the parts with these names in order of definition; all if there are no names."""
     return [part for part in PARTS if not names or part.name in names]
 
 
@@ -92,17 +92,17 @@ LOOK_SECONDS = 0.1
 
 
 def run_parts(parts: list[Part], plan: Plan, machine: Machine) -> Iterator[tuple[Part, Record]]:
-    """Each part as soon as it was measured; one that fails gives a record that says why."""
+    """Yield each part once it was measured. The record of a failed part has the reason."""
     over = Event()
     if plan.quick:
-        parts = sorted(parts, key=lambda part: -part.quick)  # side by side, the long ones first
+        parts = sorted(parts, key=lambda part: -part.quick)  # in parallel, the long ones first
     with ThreadPoolExecutor(QUICK_AT_ONCE if plan.quick else 1) as pool:
         running = {pool.submit(_run, part, plan, machine, over): part for part in parts}
         try:
             for done in as_completed(running):
                 yield running[done], done.result()
         finally:
-            over.set()  # Ctrl-C, or nobody reads on: what runs ends, what waits does not begin
+            over.set()  # Ctrl-C or an abandoned generator: running parts end, waiting ones do not begin
             pool.shutdown(cancel_futures=True)
 
 
@@ -120,14 +120,14 @@ def _run(part: Part, plan: Plan, machine: Machine, over: Event) -> Record:
 
 
 def _kept(log: Path, part: Part) -> Path:
-    """Where the output of a part that failed can be read afterwards."""
+    """Keep the output of a failed part, and return its path."""
     RESULTS.mkdir(exist_ok=True)
     shutil.copy(log, RESULTS / f"{part.name}.log")
     return (RESULTS / f"{part.name}.log").relative_to(RESULTS.parent)
 
 
 def _measure(part: Part, plan: Plan, file: Path, log: Path, over: Event) -> str:
-    """Run it to its end; what went wrong, or nothing."""
+    """Run a part to its end. Return what went wrong, or ''."""
     size = "quick" if plan.quick else "full"
     argv = [sys.executable, "-m", "bench.parts", part.name, str(plan.rounds), size, str(file)]
     with log.open("wb") as output:
@@ -157,7 +157,7 @@ def _wait(process: subprocess.Popen[bytes], limit: float, over: Event) -> int | 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for one that does not leave; its guard ends what it had started."""
+    """End a process by SIGTERM, or SIGKILL if it does not leave; its guard ends the processes it started."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -175,7 +175,7 @@ def main(name: str, rounds: str, size: str, file: str) -> None:
     result = Result(name, part.TITLE)
     try:
         uvloop.run(part.measure(Plan(int(rounds), size == "quick"), result))
-    except Exception as exc:  # noqa: BLE001 - its last line is what the table says
+    except Exception as exc:  # noqa: BLE001 - its last line is shown in the table
         traceback.print_exc()
         print(f"{type(exc).__name__}: {in_short(str(exc))}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""Plots as SVG text: lines over a logarithmic or plain axis, and bars. Legible on a light and on a dark page."""
+"""Plots as SVG text: lines over a logarithmic or plain axis, and bars. Legible on light and dark pages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Curves by group and name. A group has a colour, all but its last curve are dashed. ``limit`` is a line across."""
+    """Curves by group and name. Each group has a colour; all but its last curve are dashed. ``limit`` is a line."""
 
     title: str
     x_name: str
@@ -43,7 +43,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``shown`` stands behind the bar; a bar without a value has only that."""
+    """``shown`` is written after the bar; a bar without a value has only that."""
 
     name: str
     value: float | None
@@ -76,7 +76,7 @@ def lines(plot: Lines) -> str:
 
 
 def bars(title: str, values: Sequence[Bar], axis: str) -> str:
-    """One horizontal bar for each, over an axis that begins at 0."""
+    """Return a plot with one horizontal bar for each value, over an axis that begins at 0."""
     bottom = 48 + BAR_STEP * len(values)
     scale = _Axis([0.0, *[bar.value for bar in values if bar.value]], BAR_LEFT, WIDTH - BAR_RIGHT, False)
     parts = [_title(title)]
@@ -101,7 +101,7 @@ def bars(title: str, values: Sequence[Bar], axis: str) -> str:
 
 
 class _Axis:
-    """Where a value stands between two edges."""
+    """The place of a value between two edges."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool) -> None:
         above = [value for value in values if value > 0]
@@ -193,13 +193,13 @@ DESCRIPTIONS = {
     "recovery": "Time to recover beside other queues",
     "failures": "How late deltas are on a cluster, by a simulation",
 }
-"""Each picture in words, for those who do not see it."""
+"""Each picture in words, as alternative text."""
 LAG_LIMIT_MS = 50.0
 FAILURE_NODES = 5
 
 
 def draw(kept: Kept, directory: Path) -> list[Path]:
-    """Write each picture whose figures there are; the files that were written."""
+    """Write each picture that has figures. Return the written files."""
     written: list[Path] = []
     for name, svg in pictures(kept).items():
         directory.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def draw(kept: Kept, directory: Path) -> list[Path]:
 
 
 def pictures(kept: Kept) -> dict[str, str]:
-    """The plots by name, without those that have no figures."""
+    """Return the plots by name, without plots that lack figures."""
     drawn = {
         "turns": _bars(
             kept.result("peers"),
@@ -298,7 +298,7 @@ def _failures(costs: Costs | list[str]) -> str:
 def _by_group(
     curves: Mapping[str, list[tuple[float, float]]],
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Curves that are named ``group, which``, by group and the rest of the name."""
+    """Return curves named ``group, which`` by group and the rest of the name."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, curve in curves.items():
         group, _, which = name.partition(", ")

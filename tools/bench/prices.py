@@ -1,4 +1,4 @@
-"""What the data of idle sessions takes and costs, for docs/scaling.md."""
+"""The size and cost of the data of idle sessions, for docs/scaling.md."""
 
 from bench.idle import SHARES, WHOLE
 from bench.results import Result, number
@@ -20,7 +20,7 @@ AGES = {
 
 
 def block(result: Result) -> list[str]:
-    """The shares of an idle session, and the sums for many of them."""
+    """Return the shares of an idle session, and the sums for many of them."""
     shares = {name: result.value(f"… {name}", "in Redis") or 0.0 for name in SHARES}
     whole = result.value(WHOLE, "in Redis") or 0.0
     text = ["| keys of a session | bytes |", "|---|---|"]

@@ -1,7 +1,7 @@
-"""``python -m bench.prober URL NUMBER PAUSE``: how long one caller waits, in turns and in bare SDK calls, by turns.
+"""``python -m bench.prober URL NUMBER PAUSE``: how long one caller waits, alternately in turns and bare SDK calls.
 
-Prints one line of JSON with the times in milliseconds. The subscription stands before a turn is submitted, as it
-does for a page that shows the session; ``handle`` is the way of a script: submit, then ``turn.stream()``.
+Prints one line of JSON with the times in milliseconds. The subscription is open before a turn is submitted, like
+that of a page that shows the session; ``handle`` is what a script does: submit, then ``turn.stream()``.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ WARM_UP = 10
 
 
 async def sdk_call(client: openai.AsyncOpenAI) -> tuple[float, float]:
-    """Times to the first piece and to the end."""
+    """Return the times to the first piece and to the end."""
     began, first = time.perf_counter(), 0.0
     stream = await client.chat.completions.create(
         model="bench", messages=MESSAGES, stream=True, max_completion_tokens=1

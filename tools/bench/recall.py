@@ -1,4 +1,4 @@
-"""Recall: planted facts, found again beside a plain search; how late turns are indexed, and what recall costs."""
+"""Recall: planted facts found again, against a plain search; how late turns are indexed, and the cost of recall."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ SMALL_TALK = (
 
 
 def facts(count: int, chance: random.Random) -> list[tuple[str, str, str]]:
-    """Return sentences, questions about them, and a word that stands in the sentence alone."""
+    """Return sentences, questions about them, and for each a word that occurs only in its sentence."""
     found: list[tuple[str, str, str]] = []
     syllables = ("ba", "ri", "to", "men", "sul", "ka", "vo", "lin", "dra", "pe", "zu", "how")
     for number in range(count):
@@ -81,7 +81,7 @@ async def measure(plan: Plan, result: Result) -> None:
 async def _said(
     result: Result, client: AsyncClient, known: list[tuple[str, str, str]], sessions: int
 ) -> None:
-    """Plant the facts among small talk, and see how long after its end each turn is indexed, while others run."""
+    """Plant the facts among small talk, and measure how long after their end turns are indexed, while others run."""
     chance = random.Random(11)
     texts = [fact[0] for fact in known] + [
         chance.choice(SMALL_TALK) for _ in range(2 * sessions - len(known))
@@ -116,7 +116,7 @@ async def _found(
     known: list[tuple[str, str, str]],
     sessions: int,
 ) -> None:
-    """Ask for each fact: whether the model is shown it, and whether a plain search of the same store finds it."""
+    """Ask for each fact; count if it is shown to the model, and if a plain search of the same store finds it."""
     plain = recalled = 0
     for number, (_, question, word) in enumerate(known):
         plain += any(word in one.page_content for one in await store.asimilarity_search(question, 5))
@@ -131,7 +131,7 @@ async def _found(
 async def _first_deltas(
     result: Result, client: AsyncClient, known: list[tuple[str, str, str]], rounds: int
 ) -> None:
-    """Submit to the first delta, with recall at the start and without, in turn: the machine is the same for both."""
+    """Measure submit to first delta alternately with recall at the start and without, under equal conditions."""
     first: dict[str, list[float]] = {"host": [], "plain": []}
     for number in range(rounds):
         for agent, times in first.items():

@@ -1,4 +1,4 @@
-"""How soon a turn goes on: after kill -9 of its worker process, and after the loss of its host."""
+"""How soon a turn continues after kill -9 of its worker process, and after the loss of its host."""
 
 import asyncio
 import os
@@ -54,18 +54,18 @@ async def measure(plan: Plan, result: Result) -> None:
 
 
 async def _one_ready(worker: Process) -> None:
-    """Return when there is a process beside the only worker, and it has loaded all that it needs: it rests."""
+    """Return when the only worker process has a standby process that has finished loading."""
     await wait_until_async(lambda: len(worker.children()) == 2, 30, "a process is kept ready")
     (ready,) = set(worker.children()) - set(worker.workers())
     used = -1.0
-    while used != (used := cpu_seconds(ready)):  # noqa: ASYNC110 - what it has used is a number of the system's
+    while used != (used := cpu_seconds(ready)):  # noqa: ASYNC110 - it polls a value of the system
         await asyncio.sleep(1.0)
 
 
 async def _killed(processes: int = 2) -> float:
     with stand() as built:
         worker = built.worker(processes=processes)
-        if processes == 1:  # a lone one has another process ready beside it, a few seconds after its start
+        if processes == 1:  # it gets a standby process a few seconds after its start
             await _one_ready(worker)
         async with AsyncClient(built.redis.url) as client:
             turn = await client.submit("s", TEXT, agent=AGENT)
@@ -93,11 +93,13 @@ async def _host_lost(lease: float) -> float:
 
 async def _other_worker(built: Stand, lease: float) -> None:
     built.worker(lease=str(lease))
-    await asyncio.sleep(lease / 2)  # its reaper waits one lease; the loss comes at any time in that
+    await asyncio.sleep(
+        lease / 2
+    )  # its reaper first waits one lease; the loss may occur at any time within it
 
 
 async def _spoken(client: AsyncClient, session: str) -> str:
-    """The worker of the running turn, once a delta of it was seen."""
+    """Return the worker of the running turn, once a delta of it was seen."""
     holder = ""
     async with asyncio.timeout(30):
         async for event in client.subscribe(session, after=0):
@@ -109,7 +111,7 @@ async def _spoken(client: AsyncClient, session: str) -> str:
 
 
 async def _goes_on(client: AsyncClient, session: str, began: float, turn: str) -> float:
-    """Seconds to the first event of the second attempt."""
+    """Return the seconds to the first event of the second attempt."""
     async with asyncio.timeout(60):
         async for event in client.subscribe(session, after=0):
             if event.turn_id == turn and (event.attempt or 0) >= 2:

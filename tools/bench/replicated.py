@@ -1,6 +1,6 @@
 """``python -m bench.replicated``: what replicated durability costs, and what a failover loses without it.
 
-It is no part of ``make bench``: the figures are in ``docs/deployment.md``.
+It is not part of ``make bench``; the figures are in ``docs/deployment.md``.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def _submitted(option: str, callers: int) -> float:
 
 
 async def _through(option: str) -> list[float]:
-    """Turns that a client submits as fast as it can, while the worker works."""
+    """Return turns a second, which a client submits as fast as it can while the worker runs them."""
     found: list[float] = []
     with stand() as built, _replica_of(built.redis):
         built.worker(processes=1, redis_url=built.redis.url + option)
@@ -79,7 +79,7 @@ async def _through(option: str) -> list[float]:
 
 
 async def _lost(option: str, lag: float) -> int:
-    """How many accepted turns a replica that lags by so many seconds lacks after ``kill -9`` of its primary."""
+    """Return how many accepted turns a replica with this lag in s lacks after ``kill -9`` of its primary."""
     accepted: list[str] = []
 
     async def submit(client: AsyncClient, caller: int) -> None:

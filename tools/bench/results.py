@@ -1,4 +1,4 @@
-"""What a measurement gives: figures for the tables, curves and bars for the plots."""
+"""The results of a measurement: figures for the tables, curves and bars for the plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from bench.gauges import Spread, spread
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a run may take. Rounds are what medians and spreads are made of."""
+    """The size of a run. Medians and spreads are computed over its rounds."""
 
     rounds: int = 3
     quick: bool = False
@@ -20,7 +20,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure: whose it is, what it is, and in which unit. Where there is none, ``note`` says why."""
+    """One figure: its subject, what it is, and its unit. Without a value, ``note`` is the reason."""
 
     subject: str
     what: str
@@ -40,24 +40,24 @@ class Result:
     remarks: list[str] = field(default_factory=list[str])
 
     def add(self, subject: str, what: str, values: Sequence[float] | float, unit: str) -> float:
-        """Take a figure from the values of all rounds, or from a single value; the median."""
+        """Add a figure from the values of all rounds, or from a single value. Return the median."""
         one = spread(values if isinstance(values, Sequence) else [values])
         self.figures.append(Figure(subject, what, unit, one))
         return one.median
 
     def note(self, subject: str, text: str) -> None:
-        """Say why ``subject`` has no figures."""
+        """Note why ``subject`` has no figures."""
         self.figures.append(Figure(subject, "", note=text))
 
     def fail(self, subject: str, reason: str) -> None:
-        """Say that ``subject`` could not be measured, and why."""
+        """Note that ``subject`` could not be measured, and why."""
         self.note(subject, f"failed: {in_short(reason)}")
 
     def point(self, curve: str, x: float, y: float) -> None:
         self.curves.setdefault(curve, []).append((x, y))
 
     def value(self, subject: str, what: str) -> float | None:
-        """The median of a figure; None where it was not measured."""
+        """Return the median of a figure; None if it was not measured."""
         for one in self.figures:
             if (one.subject, one.what) == (subject, what) and one.value is not None:
                 return one.value.median
@@ -75,14 +75,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Subjects that have the same figures, one line each."""
+    """Subjects with the same figures, one line each."""
 
     head: list[str]
     lines: list[Line]
 
 
 def grids(result: Result) -> list[Grid]:
-    """The figures as tables: subjects with the same columns stand in one, and a neighbour with fewer or more."""
+    """Return the figures as tables. Subjects with the same columns share one; so do neighbours with fewer or more."""
     found: list[Grid] = []
     for subject, figures in _by_subject(result.figures).items():
         measured = [one for one in figures if one.value is not None]
@@ -99,12 +99,12 @@ def grids(result: Result) -> list[Grid]:
 
 
 def _agree(one: list[str], other: list[str]) -> bool:
-    """Whether they are the same columns as far as both go."""
+    """Return whether the columns are the same as far as both go."""
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def table(result: Result) -> str:
-    """The figures as they are shown on a terminal."""
+    """Return the figures as text for a terminal."""
     shown = [f"{result.name}: {result.title}"]
     for grid in grids(result):
         first = max(len(line.subject) for line in grid.lines)
@@ -121,13 +121,13 @@ def table(result: Result) -> str:
 
 
 def in_short(reason: str) -> str:
-    """Its first and its last line: what went wrong, and the error at the end of what was printed."""
+    """Return the first and last line: what went wrong, and the error at the end of the output."""
     said = [line.strip()[:150] for line in reason.splitlines() if line.strip()] or ["no reason given"]
     return " … ".join(dict.fromkeys([said[0], said[-1]]))
 
 
 def number(value: float) -> str:
-    """Three digits, or a whole number with its thousands."""
+    """Format a number with three digits, or as a whole number with separated thousands."""
     if value == 0 or abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"

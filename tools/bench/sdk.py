@@ -1,8 +1,8 @@
-"""``python -m bench.sdk calls|streams|raw-calls|raw-chunks …``: clients without any queue, each in its own process.
+"""``python -m bench.sdk calls|streams|raw …``: clients without any queue, each in its own process.
 
-Prints one line of JSON. ``calls`` and ``streams`` are what anyone writes with ``AsyncOpenAI``, on its own transport or
-on aiohttp, which the extra ``bench`` brings and nothing else here needs; the raw ones are a bare socket protocol, to
-show what the model server itself can do.
+Prints one line of JSON. ``calls`` and ``streams`` use ``AsyncOpenAI`` in the usual way, on its own transport or on
+aiohttp, which the extra ``bench`` installs and nothing else here needs; ``raw`` is a bare socket protocol, to show
+what the model server itself can do.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def open_client(transport: str) -> openai.AsyncOpenAI:
 
 
 async def call(client: openai.AsyncOpenAI) -> None:
-    """One call with a one-chunk answer."""
+    """Run one call with a one-chunk answer."""
     stream = await client.chat.completions.create(
         model="bench", messages=MESSAGES, stream=True, max_completion_tokens=1
     )
@@ -54,9 +54,9 @@ async def calls(transport: str, number: str, hands: str) -> dict[str, float]:
 
 
 async def streams(transport: str, number: str, pace: str, seconds: str) -> dict[str, float]:
-    """So many live streams at once, read through the SDK's objects.
+    """Read ``number`` live streams at once through the SDK's objects.
 
-    A reader that is behind reads on without a pause, so each one looks at the clock itself.
+    A late reader reads on without a pause, so each reader checks the clock itself.
     """
     carried = 0
     text = f"hi pace:{pace} length:{int(float(pace) * (float(seconds) + 60))}"
@@ -74,9 +74,7 @@ async def streams(transport: str, number: str, pace: str, seconds: str) -> dict[
             if now >= end:
                 cpu.setdefault("end", cpu_seconds(os.getpid()))
                 return
-            if (
-                now >= begin and "begin" not in cpu
-            ):  # where the counting begins, however late a timer would be
+            if now >= begin and "begin" not in cpu:  # counting begins here, however late a timer would be
                 cpu["begin"] = cpu_seconds(os.getpid())
             carried += now >= begin and bool(chunk.choices[0].delta.content)
 
@@ -89,7 +87,7 @@ async def streams(transport: str, number: str, pace: str, seconds: str) -> dict[
 
 
 class RawClient(asyncio.Protocol):
-    """Sends a request again and again and counts what comes back."""
+    """Sends a request again and again, and counts the responses."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
@@ -145,6 +143,6 @@ if __name__ == "__main__":
 
     async def measure() -> None:
         print(json.dumps(await work(*sys.argv[2:])), flush=True)
-        os._exit(0)  # hundreds of streams that nobody reads any more need no farewell
+        os._exit(0)  # skip closing hundreds of streams that are not read any more
 
     uvloop.run(measure())

@@ -1,4 +1,4 @@
-"""What a turn costs beside 10 to 100,000 idle sessions."""
+"""The cost of a turn next to 10 to 100,000 idle sessions."""
 
 from redis import Redis
 
@@ -37,7 +37,7 @@ BATCH = 500
 
 
 def clone_session(redis: Redis, session: str, turn: str, number: int, prefix: str) -> None:
-    """Make ``number`` sessions like this one, which has one finished turn: its keys and its places in all lists."""
+    """Make ``number`` copies of this session with one finished turn: of its keys and its entries in sorted sets."""
     keys = [key for key in redis.scan_iter(count=10_000) if session.encode() in key or turn.encode() in key]
     dumps = [(key, redis.dump(key), max(redis.pttl(key), 0)) for key in keys]
     places = [
@@ -58,7 +58,7 @@ def clone_session(redis: Redis, session: str, turn: str, number: int, prefix: st
 
 
 def clone_turn(turn: str, index: int) -> str:
-    """The id of the turn of a clone."""
+    """Return the turn id of a copy."""
     return f"{turn[:10]}{index:022d}"
 
 

@@ -1,4 +1,4 @@
-"""A subscriber that stops reading: what it does to the others, to the worker and to Redis, and how it comes back."""
+"""A subscriber that stops reading: its effect on other subscribers, the worker and Redis, and how it catches up."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from bench.results import Plan, Result
 TITLE = "a subscriber that stops reading while others go on"
 PACE = 50
 BUFFER = "4mb"
-"""The limit that Redis is given for one subscriber's backlog; its default is 32mb."""
+"""Redis's limit for one subscriber's backlog in this measurement; the default is 32mb."""
 LOOK_SECONDS = 0.25
 BACK_MS = 250.0
 BACK_SECONDS = 30.0
@@ -23,7 +23,7 @@ BACK_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Seen:
-    """The most that was seen meanwhile, in bytes."""
+    """The largest values seen during a phase, in bytes."""
 
     backlog: int = 0
     worker: int = 0
@@ -55,7 +55,7 @@ async def measure(plan: Plan, result: Result) -> None:
 
 
 async def _phase(result: Result, live: LiveStreams, redis: Redis, name: str, seconds: float) -> None:
-    """The lag of the subscriber that reads, and the most memory that was in use."""
+    """Measure the lag of the reading subscriber, and the peak memory."""
     seen = Seen()
     watching = asyncio.create_task(_watch(seen, live, redis))
     stage = await live.stage(seconds)
@@ -78,7 +78,7 @@ async def _watch(seen: Seen, live: LiveStreams, redis: Redis) -> None:
 
 
 async def _back(slow: Any) -> float:
-    """Seconds until the newest event that it has seen is a fresh one."""
+    """Return the seconds until the newest event it has seen is recent."""
     began = time.monotonic()
     while report(slow).newest_ms > BACK_MS:
         if time.monotonic() - began > BACK_SECONDS:

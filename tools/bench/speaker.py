@@ -1,8 +1,8 @@
 """``python -m bench.speaker URL NUMBER PACE SECONDS``: publishes events of sessions at a steady pace, as workers do.
 
-It stands in for as many workers as that takes, so that the readers get the machine. Each event is in the log and on the
-channel of its session, with the time at which it was sent. The sessions have the fields by which a reader knows that
-they live on: without them it reads the log for each event.
+It replaces the many workers this would take, so that the readers get the machine. Each event is in the log and on the
+channel of its session, with the time at which it was sent. The sessions have the fields that show a reader that they
+still exist: without them, it would read the log for each event.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The test stand: a Redis, a model server and workers, each in processes of their own, all gone at the end."""
+"""The test stand: a Redis, a model server and workers, each in their own processes, all ended at the end."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ START_SECONDS = 20.0
 
 
 class ModelProcess:
-    """A model server in a process of its own."""
+    """A model server in its own process."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -33,11 +33,11 @@ class ModelProcess:
 
 
 COMPACT = {"stream-node-max-bytes": "1024", "hash-max-listpack-value": "1024"}
-"""What docs/deployment.md recommends."""
+"""The settings that docs/deployment.md recommends."""
 
 
 class Stand:
-    """What one measurement runs on."""
+    """The processes of one measurement."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -47,29 +47,29 @@ class Stand:
         self.model = self.new_model()
 
     def new_redis(self) -> RedisServer:
-        """One more Redis, empty."""
+        """Start another, empty Redis."""
         server = RedisServer(config=COMPACT).start()
         self._servers.append(server)
         return server
 
     def new_model(self, *options: str) -> ModelProcess:
-        """One more model server; as fast as it goes where the options name no pace."""
+        """Start another model server; as fast as possible unless the options set a pace."""
         return ModelProcess(
             self._processes.python("-m", "antiphon_demo.modelserver", *options, name="modelserver")
         )
 
     def python(self, *argv: str, env: Mapping[str, str] | None = None, name: str = "") -> Process:
-        """Any other Python process, which finds the model server and these modules."""
+        """Start any other Python process, with the model server and these modules in its environment."""
         return self._processes.python(*argv, name=name, env={**self.environ(), **(env or {})})
 
     def start(self, program: str, *argv: str, name: str) -> Process:
-        """Any other program."""
+        """Start any other program."""
         return self._processes.start(program, *argv, name=name)
 
     def child(
         self, module: str, *argv: str, timeout: float = 120, env: Mapping[str, str] | None = None
     ) -> Any:
-        """Run a module to its end; what its last line of JSON says."""
+        """Run a module to its end, and return its last line, decoded from JSON."""
         process = self.python("-m", module, *argv, env=env, name=module)
         if process.wait(timeout) != 0:
             raise RuntimeError(f"{module} {' '.join(argv)} failed:\n{process.output}")
@@ -85,9 +85,9 @@ class Stand:
         without: Sequence[str] = (),
         **settings: str,
     ) -> Process:
-        """A supervisor with its worker processes (``expected``, where there are several cells), taking turns.
+        """Start a supervisor, and return it once its processes (``expected``, if there are several cells) take turns.
 
-        They find no packages of the names ``without``, as if these were not installed.
+        The packages in ``without`` cannot be imported there, as if they were not installed.
         """
         env = self.environ(model) | {
             "PYTHONPATH": f"{self._hiding(without)}:{MODULES}",
@@ -110,7 +110,7 @@ class Stand:
         }
 
     def _hiding(self, packages: Sequence[str]) -> Path:
-        """A folder whose modules stand before these packages and cannot be imported."""
+        """Return a folder whose modules hide these packages and cannot be imported."""
         folder = self._directory / "-".join(["without", *packages])
         folder.mkdir(exist_ok=True)
         for package in packages:
@@ -118,7 +118,7 @@ class Stand:
         return folder
 
     def stop(self, process: Process) -> None:
-        """End a process and its children now."""
+        """Kill a process and its children."""
         process.kill()
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Stand:
 
 
 def _await_turns(worker: Process, number: int) -> None:
-    """Return when so many of its processes take turns; what it printed instead, where they do not."""
+    """Return when ``number`` of its processes take turns. Raises ``RuntimeError`` with the output otherwise."""
     deadline = time.monotonic() + START_SECONDS
     while worker.output.count("takes turns") < number:
         if not worker.running or time.monotonic() > deadline:
@@ -144,7 +144,7 @@ def _await_turns(worker: Process, number: int) -> None:
 
 @contextmanager
 def stand() -> Iterator[Stand]:
-    """A stand with a Redis and a fast model server."""
+    """Yield a stand with a Redis and a fast model server."""
     directory = Path(tempfile.mkdtemp(prefix="antiphon-bench-"))
     try:
         with Stand(directory) as built:

@@ -1,4 +1,4 @@
-"""Live streams in one worker process, every delta logged and published: how many, how late, and what comes after."""
+"""Live streams in one worker process, every delta logged and published: how many, how late, and overload."""
 
 from bench.gauges import rss_bytes
 from bench.live import MOST, LiveStreams, Stage, add_stage, live_streams
@@ -33,7 +33,7 @@ def fine(stage: Stage) -> bool:
 
 
 def knee_of(stages: list[Stage]) -> Stage | None:
-    """The largest number of streams that was within limits."""
+    """Return the stage with the largest number of streams within limits."""
     return next((stage for stage in reversed(stages) if fine(stage)), None)
 
 
@@ -62,13 +62,13 @@ async def _one_pace(result: Result, plan: Plan, pace: int, numbers: list[int]) -
 
 
 async def _settled(live: LiveStreams, seconds: float) -> Stage:
-    """What is seen at this number; a number that is too large is looked at twice, as anything may disturb one look."""
+    """Measure at this number; twice if it exceeds the limits, since anything may disturb one measurement."""
     stage = await live.stage(seconds)
     return stage if fine(stage) else min(stage, await live.stage(seconds), key=lambda one: one.lag_p99)
 
 
 def _add_knee(result: Result, pace: int, knee: Stage | None) -> None:
-    """What the sums for larger deployments start from."""
+    """Add the figures from which the sums for larger deployments start."""
     name = f"the knee at {pace}/s"
     if knee is None:
         result.fail(name, "no number of streams was within the limits")
@@ -80,7 +80,7 @@ def _add_knee(result: Result, pace: int, knee: Stage | None) -> None:
 
 
 async def _past_the_knee(result: Result, live: LiveStreams, knee: int, seconds: float) -> None:
-    """Twice as many streams as are carried well: deltas are joined, and memory does not run away."""
+    """Measure twice as many streams as the knee: deltas are joined, and memory must not run away."""
     if 2 * knee > MOST + knee / 2:
         result.note(f"past the knee at {live.pace}/s", f"a process has connections for {MOST} streams only")
         return
@@ -107,12 +107,12 @@ async def _past_the_knee(result: Result, live: LiveStreams, knee: int, seconds: 
 
 
 def _memory(live: LiveStreams) -> tuple[int, int]:
-    """What is resident of the worker and of Redis."""
+    """Return the resident memory of the worker and of Redis."""
     return rss_bytes(live.worker_pid), rss_bytes(live.built.redis.pid)
 
 
 async def _all_followed(result: Result) -> None:
-    """As many subscribers as streams, in one process."""
+    """Measure as many subscribers as streams, in one process."""
     number, pace = 200, 50
     async with live_streams(pace, 20.0, number) as live:
         await live.grow(number)

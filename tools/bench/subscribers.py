@@ -1,4 +1,4 @@
-"""Many who listen: 1 to 1,000 subscribers of one session, and 10,000 sessions over the one connection of a client."""
+"""Many subscribers: 1 to 1,000 of one session, and 10,000 sessions over the one connection of a client."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ def _add(result: Result, name: str, seen: Report, redis_cpu: float) -> None:
 
 
 async def _speak(built: Stand, listener: Process, live: int, seconds: float) -> tuple[Report, float]:
-    """What the listener saw, and the CPU time of Redis meanwhile."""
+    """Return what the listener saw, and the CPU time of Redis during that."""
     length = int(PACE * (seconds + 6))
     model = built.new_model("--stamp", "--pace", str(PACE), "--length", str(length))
     built.worker(concurrency=200, model=model)

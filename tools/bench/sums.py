@@ -1,4 +1,4 @@
-"""What larger deployments need, computed from what the benchmark has measured on this machine."""
+"""The needs of larger deployments, computed from the measurements on this machine."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ PACE = 20
 TURN_SECONDS = 30
 WORKER_SHARE = 0.7
 CELL_SHARE = 0.6
-"""How much of a core may be in use: the rest is for a lost machine and for bursts."""
+"""The share of a core that may be in use: the rest is for a lost machine and for bursts."""
 STREAMS_A_PROCESS = 1000
 GATEWAY = "1,000 streams at 10/s, through the gateway"
 
-# Where each cost stands: part, subject, what it is.
+# The place of each cost: part, subject, figure.
 _PLACES = {
     "worker_chunk_us": ("streams", f"the knee at {PACE}/s", "CPU of the worker, a chunk"),
     "redis_chunk_us": ("streams", f"the knee at {PACE}/s", "CPU of Redis, a chunk"),
@@ -32,7 +32,7 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one chunk, one turn and one session cost. ``…_in`` and ``…_out`` are bytes into Redis and out of it."""
+    """The costs of a chunk, a turn and a session. ``…_in`` and ``…_out`` are bytes into and out of Redis."""
 
     worker_chunk_us: float
     redis_chunk_us: float
@@ -50,7 +50,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What so many live streams need. ``gib`` is memory of all cells without replicas, ``gbits`` are a second."""
+    """The needs of ``streams`` live streams. ``gib`` is memory of all cells without replicas; ``…_gbits`` are a second."""
 
     streams: int
     chunks: float
@@ -65,7 +65,7 @@ class Needs:
 
 
 def costs_of(kept: Kept) -> Costs | list[str]:
-    """The costs that were measured, or in words which of them were not."""
+    """Return the measured costs, or in words which of them are missing."""
     found = {name: kept.value(*place) for name, place in _PLACES.items()}
     missing = [
         f"`{_PLACES[name][0]}` ({', '.join(_PLACES[name][1:])})" for name in found if found[name] is None
@@ -74,7 +74,7 @@ def costs_of(kept: Kept) -> Costs | list[str]:
 
 
 def needs(costs: Costs, streams: int, pace: float = PACE, turn_seconds: float = TURN_SECONDS) -> Needs:
-    """Live streams with one reader each through a gateway, half said on the average."""
+    """Return the needs of live streams with one reader each through a gateway, on average half done."""
     chunks, turns = streams * pace, streams / turn_seconds
     worker = (chunks * costs.worker_chunk_us + turns * costs.worker_turn_us) / 1e6 / WORKER_SHARE
     redis = (chunks * costs.redis_chunk_us + turns * costs.redis_turn_us) / 1e6 / CELL_SHARE
@@ -94,7 +94,7 @@ def needs(costs: Costs, streams: int, pace: float = PACE, turn_seconds: float = 
 
 
 def redis_bytes(costs: Costs, chunks: float, turns: float = 0) -> float:
-    """The bytes into Redis and out of it. A gateway receives the latter, and sends its readers about as many."""
+    """Return the bytes into and out of Redis. A gateway receives the latter, and sends its readers about as many."""
     return chunks * (costs.chunk_in + costs.chunk_out) + turns * (costs.turn_in + costs.turn_out)
 
 
@@ -105,7 +105,7 @@ HEAD = (
 
 
 def row(one: Needs) -> tuple[str, ...]:
-    """What is needed, in the order of ``HEAD``."""
+    """Return the needs as text, in the order of ``HEAD``."""
     return (
         f"{one.streams:,}", f"{one.chunks:,.0f}", f"{one.turns:,.0f}", f"{one.worker_cores:,.1f}", f"{one.processes:,}",
         f"{one.cells:,}", f"{one.gib:,.1f} GiB", f"{one.gateways:,}", f"{one.redis_gbits:,.2f} Gbit/s",

@@ -1,4 +1,4 @@
-"""One turn of a tenant behind a flood of another: with shares, without tenants, and on stock RQ."""
+"""One turn of a tenant after a flood of another: with shares, without tenants, and on stock RQ."""
 
 import json
 import time
@@ -18,7 +18,7 @@ TITLE = "one turn that comes when many turns of another tenant wait"
 PEER = "bench.peers.rq"
 SIMPLE = {"RQ_KIND": "simple"}
 SHARE_OF_RQ = 0.25
-"""How much of the flood stock RQ gets: it is slower."""
+"""The share of the flood that stock RQ gets, since it is slower."""
 
 
 async def measure(plan: Plan, result: Result) -> None:
@@ -41,7 +41,7 @@ async def measure(plan: Plan, result: Result) -> None:
 async def _behind(
     built: Stand, number: int, prefix: str, many: str | None, few: str | None
 ) -> tuple[float, float]:
-    """How many turns a worker takes before the last one, and after how many seconds it begins that one."""
+    """Return how many turns a worker takes before the last one, and after how many seconds it begins the last one."""
     worker = built.worker(concurrency=10)
     with Redis.from_url(built.redis.url) as redis:
         async with AsyncClient(built.redis.url) as client:
@@ -58,7 +58,7 @@ async def _behind(
 
 
 def _behind_on_rq(built: Stand, number: int) -> tuple[float, float]:
-    """The same on stock RQ, from the end of the first turn on: its worker needs a while to start."""
+    """Measure the same on stock RQ, from the end of the first turn on, since its worker needs a while to start."""
     built.child(PEER, "submit", str(number), "many-", TEXT, env=SIMPLE)
     built.child(PEER, "submit", "1", "one-", TEXT, env=SIMPLE)
     built.python("-m", PEER, "worker", env=SIMPLE, name="rq")

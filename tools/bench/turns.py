@@ -1,4 +1,4 @@
-"""Turns a second in one worker process and two, beside bare SDK calls in the same round, and what encryption costs."""
+"""Turns a second in one and two worker processes, against bare SDK calls in the same round; encryption's cost."""
 
 import os
 import time
@@ -85,7 +85,7 @@ def compare_keys(result: Result, rounds: list[dict[str, float]]) -> None:
 async def _with_keys(
     built: Stand, server: RedisServer, number: int, prefix: str, keys: bool
 ) -> dict[str, float]:
-    """``_through`` one worker process on a server of its own, with encryption keys in all processes, or without."""
+    """Run ``_through`` one worker process on its own server, with or without encryption keys in all processes."""
     use_keys([KEY] if keys else None)
     try:
         text = f"{KEY[0]}:{b64encode(KEY[1]).decode()}" if keys else ""
@@ -100,7 +100,7 @@ async def _with_keys(
 async def _through(
     server: RedisServer, worker: Process, model: int, number: int, prefix: str
 ) -> dict[str, float]:
-    """Run turns that all wait when the worker begins: turns a second, and µs of CPU a turn."""
+    """Run turns that all wait when the worker begins. Return turns a second, and µs of CPU a turn."""
     async with AsyncClient(server.url) as client:
         await warm_up(client)
         with frozen(worker):
@@ -121,7 +121,7 @@ async def _through(
 
 
 async def _fed(built: Stand, number: int, prefix: str) -> float:
-    """Turns that a client submits as fast as it can, while the worker works."""
+    """Return turns a second, which a client submits as fast as it can while the worker runs them."""
     async with AsyncClient(built.redis.url) as client:
         turns = await submit_turns(client, number, prefix)
         await all_ended(turns)

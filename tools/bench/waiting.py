@@ -1,4 +1,4 @@
-"""Turns that wait for a decision or sleep: what each holds in Redis and in a worker, and how late sleepers wake up."""
+"""Turns that wait for a decision or sleep: their memory in Redis and in a worker, and how late sleepers wake up."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ ASKS = AgentSpec(
         ]
     },
 )  # fmt: skip
-"""Its tool is the caller's: each turn waits for the result of one call."""
+"""An agent with a client-side tool: each turn waits for the result of one call."""
 APP = App(
     agents=[
         Agent(
@@ -39,7 +39,7 @@ APP = App(
         )
     ]
 )  # fmt: skip
-"""Its agent is the same one, which turns name."""
+"""An App with the same agent, so that turns only name it."""
 
 
 async def measure(plan: Plan, result: Result) -> None:
@@ -52,11 +52,11 @@ async def measure(plan: Plan, result: Result) -> None:
 
 
 async def _waiting(result: Result, built: Stand, number: int) -> None:
-    """All of them wait at once in one Redis. Then each gets its result, and finishes."""
+    """Have all of them wait at once in one Redis. Then each gets its result, and finishes."""
     (pid,) = built.worker().workers()
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
-            await _suspended(client, redis, "first-", FIRST)  # whatever a worker keeps after its first turns
+            await _suspended(client, redis, "first-", FIRST)  # what a worker keeps after its first turns
             before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
             turns = await _suspended(client, redis, "waiting-", number)
             await asyncio.sleep(SETTLE_SECONDS)
@@ -70,7 +70,7 @@ async def _waiting(result: Result, built: Stand, number: int) -> None:
 
 
 async def _naming(result: Result, built: Stand, number: int) -> None:
-    """The same of an agent that the workers have, so that turns bring its name alone."""
+    """Measure the same with an agent of the workers, so that turns contain only its name."""
     built.worker(app="bench.waiting:APP")
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
@@ -91,7 +91,7 @@ async def _naming(result: Result, built: Stand, number: int) -> None:
 async def _suspended(
     client: AsyncClient, redis: Redis, prefix: str, number: int, agent: str | AgentSpec = ASKS
 ) -> list[AsyncTurn]:
-    """Submit so many turns, and return them when all of them wait."""
+    """Submit ``number`` turns, and return them when all of them wait."""
     wanted = redis.zcard(SUSPENDED) + number
     turns = [await client.submit(f"{prefix}{index}", "Pay 30.", agent=agent) for index in range(number)]
     await wait_until_async(

@@ -1,6 +1,6 @@
 """``python -m bench.web_listener URL SESSION…``: a process that follows sessions through a gateway, a stream each.
 
-Says what ``bench.listener`` says, in the same way. It reads bytes, so that what is measured is the gateway.
+Prints what ``bench.listener`` prints, in the same way. It reads bytes, so that the gateway is measured.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ AT_ONCE = 50
 
 
 class Stream(asyncio.Protocol):
-    """One response. ``begun`` is set when its head has come."""
+    """One response. ``begun`` is set when its head has arrived."""
 
     def __init__(self, session: str, tally: Tally) -> None:
         self._session, self._tally = session, tally

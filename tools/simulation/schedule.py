@@ -47,7 +47,7 @@ def play(world: World, schedule: list[Step]) -> Failure | None:
     for done, (actor, number) in enumerate([*schedule, SETTLE], 1):
         try:
             world.settle() if actor == "settle" else actors.step(actor, number)
-        except Exception as error:  # noqa: BLE001 - whatever a schedule brings about is its finding
+        except Exception as error:  # noqa: BLE001 - any exception is a finding
             return Failure(error, world.log, done)
     return None
 

@@ -1,4 +1,4 @@
-"""Other queues, workflow engines and agent servers at the same work."""
+"""Other queues, workflow engines and agent servers doing the same work."""
 
 from bench.peers.comparison import TITLE, measure
 

@@ -1,4 +1,4 @@
-"""Agno's AgentOS: an agent whose sessions are in Redis, and whose runs are streamed to their callers by HTTP."""
+"""Agno's AgentOS: an agent whose sessions are in Redis, and whose runs are streamed to their callers over HTTP."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -21,7 +21,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def locking(app: App) -> App:
-    """The lock on a session that AgentOS has not, from the request to the end of its answer."""
+    """Add the session lock that AgentOS lacks, from the request to the end of its answer."""
     redis = Redis.from_url(redis_url(), max_connections=1000)
 
     async def locked(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""The peers, each installed apart from Antiphon: they may need another redis-py."""
+"""The peers, each installed separately from Antiphon: they may need a different redis-py."""
 
 import subprocess
 import sys
@@ -12,15 +12,15 @@ from bench.stand import MODULES
 
 INSTALL_SECONDS = 300
 NOTE = "installed"
-"""A file beside it that says what was installed, or why not."""
+"""A file in its folder that contains what was installed, or why not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """``share`` is how many of the turns it gets, ``probes`` how often it is asked alone: the slow ones get fewer.
+    """``share`` is its part of the turns, ``probes`` the number of single turns: slow peers get fewer.
 
-    ``requires`` names packages, the first of which gives it its name. ``service`` is what it needs beside Redis
-    (``bench.peers.services``). A ``server`` takes turns from callers that wait for them, and none in advance.
+    ``requires`` names packages, its own first. ``service`` is what it needs in addition to Redis
+    (``bench.peers.services``). A ``server`` takes turns only from callers that wait for them, not in advance.
     """
 
     name: str
@@ -67,31 +67,31 @@ CLAIMED = (
     Peer("docket, redelivery after 10 s", "docket", "pydocket>=0.20", env={"PEER_CLAIM": "10"}),
     replace(DURABLE[1], name="Temporal's dev server, heartbeat 10 s", env={"PEER_CLAIM": "10"}),
 )
-"""Those among them whose claim on a running job can be as short as Antiphon's lease."""
+"""The peers whose claim on a running job can be as short as Antiphon's lease."""
 
 
 def install() -> None:
-    """Install what is missing, all at once; what cannot be is left to ``missing``."""
+    """Install missing peers, all at once; ``missing`` reports the failures."""
     wanted = {peer.module: peer.requires for peer in PEERS if peer.requires}
     with ThreadPoolExecutor(len(wanted)) as pool:
         list(pool.map(_install, wanted, wanted.values()))
 
 
 def missing() -> dict[str, str]:
-    """By module, why a peer cannot be used."""
+    """Return by module why a peer cannot be used."""
     found = {peer.module: _state(peer.module, peer.requires) for peer in PEERS if peer.requires}
     return {module: why for module, why in found.items() if why}
 
 
 def env_of(peer: Peer) -> dict[str, str]:
-    """What its processes need to find it and these modules; they are not forked with other versions in memory."""
+    """Return the environment in which its processes find it and these modules, and are not forked from this one."""
     if not peer.requires:
         return {**peer.env, "PYTHONPATH": MODULES}
     return {**peer.env, "PYTHONPATH": f"{folder(peer.module)}:{MODULES}", "TEST_FORKS": "no"}
 
 
 def installed_version(peer: Peer) -> str:
-    """Such as ``arq 0.26.3``."""
+    """Return the name and version, such as ``arq 0.26.3``."""
     if not peer.requires:
         return f"{peer.module} {version(peer.module)}"
     found = {one.name.lower(): one.version for one in distributions(path=[str(folder(peer.module))])}
@@ -100,12 +100,12 @@ def installed_version(peer: Peer) -> str:
 
 
 def folder(module: str) -> Path:
-    """Where it is installed."""
+    """Return the folder where a module is installed."""
     return Path(sys.prefix) / "peers" / module
 
 
 def _state(module: str, requires: str) -> str:
-    """Nothing where it is installed, otherwise why it is not."""
+    """Return '' if it is installed, otherwise why it is not."""
     noted = folder(module) / NOTE
     state = noted.read_text() if noted.exists() else ""
     return "" if state == requires else state or "not installed"

@@ -1,4 +1,4 @@
-"""Celery: a pool of threads, or of processes as it comes (``CELERY_POOL``)."""
+"""Celery: a pool of threads, or by default of processes (``CELERY_POOL``)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Antiphon, bare SDK calls and its peers at the same work: turns a second, and submit to first delta."""
+"""Antiphon, bare SDK calls and peers doing the same work: turns a second, and submit to first delta."""
 
 import asyncio
 import json
@@ -30,15 +30,15 @@ FLOOR = "bare SDK calls, no queue"
 ROUNDS = 2
 PREFIX = "turn-"
 PEER_SECONDS, QUICK_PEER_SECONDS = 50.0, 45.0
-"""What a peer may take in one round."""
+"""The time limit of a peer in one round."""
 QUICK_AT_ONCE = 3
 ONE_EACH = tuple({peer.module: peer for peer in PEERS}.values())
-"""Those of a quick run: without variants."""
+"""The peers of a quick run: without variants."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What the rounds of one of them gave."""
+    """The results of all rounds of one subject."""
 
     rates: list[float] = field(default_factory=list[float])
     first_ms: list[float] = field(default_factory=list[float])
@@ -46,7 +46,7 @@ class Found:
 
 
 async def measure(plan: Plan, result: Result) -> None:
-    """The rounds are interleaved; a peer that fails is named with its reason, and the others go on."""
+    """Measure in interleaved rounds. A failed peer is listed with the reason, and the others continue."""
     number, rounds = plan.pick(1000, 200), min(plan.rounds, ROUNDS)
     unusable = missing()
     peers = plan.pick(PEERS, ONE_EACH)
@@ -80,7 +80,7 @@ def _add(result: Result, name: str, found: Found) -> None:
 
 
 async def _all(plan: Plan, work: list[Callable[[], None]]) -> None:
-    """One after the other; in a quick run some at once."""
+    """Run one after another; in a quick run, some at once."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(plan.pick(1, QUICK_AT_ONCE)) as pool:
         await asyncio.gather(*[loop.run_in_executor(pool, one) for one in work])
@@ -103,7 +103,7 @@ async def _antiphon(built: Stand, number: int, probes: int) -> tuple[float, floa
 
 
 def _try(found: Found, unusable: dict[str, str], plan: Plan, peer: Peer, number: int, probed: bool) -> None:
-    """One round of a peer, within its time; once it has failed it is left out."""
+    """Run one round of a peer within its time limit; skip peers that have failed."""
     if peer.module in unusable:
         found.failed = [unusable[peer.module]]
     if found.failed:
@@ -134,18 +134,18 @@ class _Run:
         self._deadline = time.monotonic() + seconds
 
     def first_deltas(self, probes: int) -> list[float]:
-        """Submit to first delta, alone; ms."""
+        """Return the times from submit to first delta of single turns, in ms."""
         with self._worker():
             return self._child("wait", str(probes))["first"]
 
     def rate(self, number: int) -> float:
-        """Turns a second of a worker that is started when all turns wait."""
+        """Return turns a second of a worker that is started when all turns wait."""
         self._child("submit", str(number), PREFIX, ONE_CHUNK)
         with self._worker() as worker:
             return steady_rate(_wait_for_ends(self._built.redis.url, worker, number, self._left()))
 
     def in_flight(self, probes: int, number: int) -> tuple[list[float], float]:
-        """Submit to first delta, alone, in ms; and turns a second of a server that always has some on their way."""
+        """Return the ms to the first delta of single turns, and turns a second of a server with many in flight."""
         with self._worker() as server:
             wait_until_it_listens(server, int(self._env["PEER_PORT"]), self._left())
             seen = self._child("flow", str(probes), str(number))
@@ -153,7 +153,7 @@ class _Run:
 
     @contextmanager
     def _worker(self) -> Iterator[Process]:
-        """One that has ended when something fails is the reason."""
+        """Start a worker, and stop it at the end. If it has ended when something fails, report its output."""
         worker = self._built.python("-m", self._module, "worker", env=self._env, name=self._module)
         try:
             yield worker
@@ -166,12 +166,12 @@ class _Run:
         return self._built.child(self._module, *argv, env=self._env, timeout=self._left())
 
     def _left(self) -> float:
-        """What is left of its time, for those who wait ``patience`` times as long as they are told."""
+        """Return the remaining time, divided by the factor with which ``patience`` extends timeouts."""
         return max(self._deadline - time.monotonic(), 1.0) / patience(1.0)
 
 
 def _wait_for_ends(url: str, worker: Process, number: int, timeout: float) -> list[float]:
-    """When each turn ended, once all have; fails as soon as the worker is gone."""
+    """Return when each turn ended, once all have. Fail as soon as the worker has ended."""
     ends: dict[int, float] = {}
     with Redis.from_url(url) as redis:
 

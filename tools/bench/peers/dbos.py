@@ -1,4 +1,4 @@
-"""DBOS on PostgreSQL: a turn is a workflow of one step, and its deltas are a stream of DBOS's."""
+"""DBOS on PostgreSQL: a turn is a workflow of one step, and its deltas are a DBOS stream."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def database_url() -> str:
 
 
 def client() -> DBOSClient:
-    """Callers may come before the worker, so that they prepare the database as well."""
+    """Connect a caller. Callers may start before the worker, so they also prepare the database."""
     DBOS.migrate(database_url())
     return DBOSClient(system_database_url=database_url(), use_listen_notify=True)
 

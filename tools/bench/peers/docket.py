@@ -7,7 +7,7 @@ from bench.peers.driver import CONCURRENCY, Submit, claim, drive, redis_url
 from bench.peers.work import answer_async
 
 POOLED = f"{redis_url()}?max_connections=1000"
-"""redis-py's own limit of 100 connections is too few for docket with 100 jobs at once: its worker would end."""
+"""redis-py's default limit of 100 connections is too low for docket with 100 jobs at once: its worker would end."""
 
 
 async def opened() -> Submit:

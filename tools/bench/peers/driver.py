@@ -1,4 +1,4 @@
-"""What a peer's module does when it is run: ``worker``, ``submit``, ``wait`` or ``flow``, as ``drive`` describes."""
+"""The commands of a peer's module: ``worker``, ``submit``, ``wait`` or ``flow``, as ``drive`` describes."""
 
 import asyncio
 import json
@@ -19,14 +19,14 @@ CONCURRENCY = 100
 DELTA_TIMEOUT = 30.0
 WARM_UP = 2
 WAVES = 3
-"""A measurement in flight has at least so many times the turns that are on their way."""
+"""A measurement has at least this many times the turns that are in flight at once."""
 
 Submit = Callable[[str, str], Awaitable[Any]]
-"""Hands in a turn of a session."""
+"""Submits a turn of a session."""
 Stream = Callable[[str, str], AsyncIterator[Any]]
-"""Hands in a turn of a session, and yields its deltas as its caller gets them, until it ends."""
+"""Submits a turn of a session, and yields its deltas as its caller gets them, until it ends."""
 Probe = Callable[[str], Awaitable[float]]
-"""Runs a turn of a session; ms from submit to its first delta."""
+"""Runs a turn of a session, and returns the ms from submit to its first delta."""
 
 
 def redis_url() -> str:
@@ -34,12 +34,12 @@ def redis_url() -> str:
 
 
 def port() -> int:
-    """Where the peer's own server listens."""
+    """Return the port of the peer's own server."""
     return int(os.environ["PEER_PORT"])
 
 
 def claim() -> timedelta | None:
-    """How long a worker may be silent before its jobs are given to another, where that is asked for."""
+    """Return how long a worker may be silent before its jobs go to another one; None if this is not set."""
     seconds = os.environ.get("PEER_CLAIM")
     return timedelta(seconds=float(seconds)) if seconds else None
 
@@ -52,12 +52,12 @@ def drive(
     """Do what the command line asks for; ``submitter`` and ``streamer`` connect a caller.
 
     - ``worker`` runs until it is killed.
-    - ``submit NUMBER PREFIX TEXT`` hands in turns and ends.
-    - ``wait NUMBER`` hands in one turn after the other, and prints how long each took to its first delta, in ms: on
-      the channel of its session in Redis, where the peer has no ``streamer``. The first few, in which everything is
+    - ``submit NUMBER PREFIX TEXT`` submits turns and ends.
+    - ``wait NUMBER`` submits one turn after another, and prints how long each took to its first delta, in ms: on the
+      channel of its session in Redis if the peer has no ``streamer``. The first few, during which everything is
       imported, do not count.
-    - ``flow PROBES NUMBER`` does the same as ``wait``, keeps ``CONCURRENCY`` turns on their way, and prints when the
-      caller had read each to its end.
+    - ``flow PROBES NUMBER`` does the same as ``wait``, then keeps up to ``CONCURRENCY`` turns in flight, and prints
+      when the caller had read each to its end.
     """
     match sys.argv[1:]:
         case ["worker"]:
@@ -145,4 +145,4 @@ async def _first_delta(channel: Any) -> None:
 
 def _leave(report: dict[str, Any]) -> None:
     print(json.dumps(report), flush=True)
-    os._exit(0)  # the libraries' own connections need no farewell
+    os._exit(0)  # skip closing the libraries' own connections

@@ -1,4 +1,4 @@
-"""LangGraph's development server: a turn is a run of a graph on a thread, whose state and order the server keeps."""
+"""LangGraph's development server: a turn is a run of a graph on a thread, which the server orders and stores."""
 
 import json
 import os
@@ -39,7 +39,7 @@ graph = StateGraph(State).add_node("answered", answered).set_entry_point("answer
 
 
 def worker() -> None:
-    """``langgraph dev``, which writes its state into the folder where it runs."""
+    """Run ``langgraph dev``, which writes its state to its working directory."""
     os.chdir(os.environ["PEER_FOLDER"])
     config = {"dependencies": ["."], "graphs": {GRAPH: f"{__spec__.name}:graph"}}
     Path("langgraph.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""How soon other queues start a job again whose worker was killed, with another worker beside it."""
+"""How soon other queues restart a job whose worker was killed while another worker runs."""
 
 import os
 import signal
@@ -24,9 +24,9 @@ IDLE_SECONDS, IDLE_SHARE = 0.5, 0.05
 
 
 def start_again(peers: Sequence[Peer], seconds: float) -> dict[str, float | str | None]:
-    """By name, seconds to the second start of the job; None where it did not come in this time, or what failed.
+    """Return by name the seconds to the second start of the job; None if that took too long, or what failed.
 
-    All of them wait at the same time: waiting costs nothing.
+    All of them wait at the same time, since waiting uses no CPU.
     """
     with ThreadPoolExecutor(max(len(peers), 1)) as pool:
         found = pool.map(lambda peer: _try(peer, seconds), peers)
@@ -56,7 +56,7 @@ def _one(peer: Peer, seconds: float) -> float | None:
 
 
 def _kill_holder(workers: Sequence[Process], pid: int) -> None:
-    """The worker whose process, or whose child in a group of its own, runs the job."""
+    """Kill the worker whose process, or whose child in its own process group, runs the job."""
     for worker in workers:
         if pid == worker.pid or pid in worker.children():
             worker.kill()
@@ -67,7 +67,7 @@ def _kill_holder(workers: Sequence[Process], pid: int) -> None:
 
 
 def _idle(pid: int) -> bool:
-    """Whether it has done all that a start needs."""
+    """Return whether a process has finished starting and is idle."""
     before = cpu_seconds(pid)
     time.sleep(IDLE_SECONDS)
     return cpu_seconds(pid) - before < IDLE_SECONDS * IDLE_SHARE

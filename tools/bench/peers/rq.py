@@ -1,4 +1,4 @@
-"""Stock RQ, as ``rq worker`` comes (it forks for every job), and its ``SimpleWorker`` (it does not)."""
+"""Stock RQ: the default ``rq worker``, which forks for every job, and ``SimpleWorker``, which does not."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a peer needs beside Redis while it is measured: a database or server, a port and a folder of its own."""
+"""What a peer needs in addition to Redis while it is measured: a database or server, a port and a folder."""
 
 import shutil
 import socket
@@ -19,7 +19,7 @@ SERVER_SECONDS = 5.0
 
 @contextmanager
 def surroundings(peer: Peer, built: Stand) -> Iterator[dict[str, str]]:
-    """The environment of its processes, with its service running."""
+    """Start the service of a peer, and yield the environment of its processes."""
     folder = tempfile.mkdtemp(prefix="antiphon-bench-")
     env = {**env_of(peer), "PEER_PORT": str(free_port()), "PEER_FOLDER": folder}
     try:
@@ -30,7 +30,7 @@ def surroundings(peer: Peer, built: Stand) -> Iterator[dict[str, str]]:
 
 
 def wait_until_it_listens(server: Process, port: int, timeout: float) -> None:
-    """Fails as soon as the server is gone."""
+    """Wait until the server listens; fail as soon as it has ended."""
 
     def there() -> bool:
         assert server.running, f"{server.name} has ended"
@@ -50,7 +50,7 @@ def _postgres(env: dict[str, str], _: Stand) -> Iterator[None]:
 
 @contextmanager
 def _temporal(env: dict[str, str], built: Stand) -> Iterator[None]:
-    """Temporal's development server, which keeps everything in memory."""
+    """Run Temporal's development server, which keeps everything in memory."""
     program = str(folder("temporal") / "bin" / "temporal")
     port = env["PEER_PORT"]
     server = built.start(program, "server", "start-dev", "--headless", "--port", port, name="temporal-server")

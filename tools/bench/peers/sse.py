@@ -16,7 +16,7 @@ def open_http() -> aiohttp.ClientSession:
 async def events(
     http: aiohttp.ClientSession, path: str, wanted: bytes, **request: Any
 ) -> AsyncIterator[bytes]:
-    """The data of the wanted events that a POST is answered with."""
+    """Yield the data of the wanted events in the response to a POST."""
     async with http.post(path, **request) as response:
         response.raise_for_status()
         event = b""

@@ -21,7 +21,7 @@ ANSWER_TIMEOUT = timedelta(minutes=1)
 
 @activity.defn
 async def answered(session: str, text: str) -> None:
-    """Each delta is a signal to the workflow, sent at once; it is a heartbeat as well, where that is asked for."""
+    """Answer a turn. Each delta is a signal to the workflow, sent immediately, and also a heartbeat if requested."""
     watched = claim() is not None
     async with WorkflowStreamClient.from_within_activity() as stream:
         deltas = stream.topic(DELTAS, type=str)

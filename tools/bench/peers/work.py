@@ -1,8 +1,8 @@
-"""The work that every peer's job does, once waiting and once not: what a turn of a session is without Antiphon.
+"""The work of every peer's job, blocking or asynchronous: a turn of a session without Antiphon.
 
 Hold the session's lock, read the history's tail, stream the model's answer through the SDK, publish every delta,
-append question and answer to the history. A turn with another text than ``ONE_CHUNK`` is as long as its text says, and
-leaves word when it starts: that is how long its recovery is waited for.
+append question and answer to the history. The text of a turn, unless it is ``ONE_CHUNK``, sets the length of the
+answer; such a turn records its start, so that its recovery can be timed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def live_channel(session: str) -> str:
 
 
 def starts_key(session: str) -> str:
-    """A list of the processes that have started the turn."""
+    """Return the key of the list of processes that have started the turn."""
     return f"starts:{session}"
 
 
 def answer(session: str, text: str) -> None:
-    """One turn, in a worker that waits."""
+    """Run one turn in a blocking worker."""
     redis, model = _clients()
     if text != ONE_CHUNK:
         redis.rpush(starts_key(session), os.getpid())
@@ -58,7 +58,7 @@ def answer(session: str, text: str) -> None:
 async def answer_async(
     session: str, text: str, publish: Callable[[str], Awaitable[Any]] | None = None
 ) -> None:
-    """One turn, in a worker with an event loop; ``publish`` is for a peer with a stream of its own."""
+    """Run one turn in a worker with an event loop; ``publish`` is for a peer with its own streams."""
     redis = _async_redis()
     if text != ONE_CHUNK:
         await redis.rpush(starts_key(session), os.getpid())  # type: ignore[misc]
@@ -72,7 +72,7 @@ async def answer_async(
 
 
 async def stream_deltas(history: list[dict[str, str]], text: str) -> AsyncIterator[str]:
-    """The model's answer, piece by piece."""
+    """Yield the model's answer, piece by piece."""
     async with await _async_model().chat.completions.create(**_request(history, text)) as stream:
         async for chunk in stream:
             delta = chunk.choices[0].delta.content if chunk.choices else None
@@ -100,7 +100,7 @@ def _messages(text: str, said: str) -> list[str]:
 
 @cache
 def _clients() -> tuple[Redis, openai.OpenAI]:
-    import openai  # who only submits does not wait for it
+    import openai  # callers that only submit do not need it
 
     return Redis.from_url(os.environ["REDIS_URL"]), openai.OpenAI()
 
