@@ -1,4 +1,4 @@
-"""What every test can rely on: its own servers, a clean environment, coroutine tests, no loose ends."""
+"""The environment of every test: its own servers, clean settings, coroutine tests, and no loose ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from antiphon.encryption import KEYS_VARIABLE, new_key
 pytest_plugins = ["support.places", "support.runtimes"]
 
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
-UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # with it, each of the many processes would compile all modules anew
+UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # with it, each of the many processes would compile all modules again
 SCRIPTS = Path(__file__).parent / "client" / "wire"  # tested on every kind of server
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # An example that takes long because the machine is busy is no counter-example, to be shrunk for minutes.
+    # An example that is slow on a busy machine is not a counter-example, and must not be shrunk for minutes.
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
     config.addinivalue_line("markers", "one_server: run on the first Redis server only, not on all installed")
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             del os.environ[name]
     os.environ.pop(UNCOMPILED, None)
-    # A shell ignores it for what it starts in the background, and tests of interrupts would wait for ever.
+    # A shell ignores SIGINT in background processes, and tests of interrupts would wait forever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--sealed"):
         os.environ[KEYS_VARIABLE] = new_key("tests")
@@ -87,7 +87,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses Redis on the servers chosen."""
+    """Run every test that uses Redis on the chosen servers."""
     chosen, kinds = metafunc.config.getoption("--server"), installed_kinds()
     if chosen in kinds:
         kinds = [chosen]
@@ -129,7 +129,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Take what was imported and collected out of garbage collection: tests that collect would go through it all."""
+    """Exclude imported and collected objects from garbage collection, which tests would otherwise scan."""
     gc.collect()
     gc.freeze()
 
@@ -159,7 +159,7 @@ def pytest_report_to_serializable() -> Iterator[None]:
 
 
 async def _entered(function: Any, given: dict[str, Any]) -> None:
-    """Call a test with its fixtures; those that are asynchronous contexts are entered on its loop."""
+    """Call a test with its fixtures; enter asynchronous context managers among them on its loop."""
     async with AsyncExitStack() as stack:
         for name, value in given.items():
             if isinstance(value, _AsyncGeneratorContextManager):
@@ -168,7 +168,7 @@ async def _entered(function: Any, given: dict[str, Any]) -> None:
 
 
 class ServerPool:
-    """The servers of one test process, started when first asked for."""
+    """The servers of one test process, started when first used."""
 
     def __init__(self) -> None:
         self._servers: dict[Kind, RedisServer] = {}
@@ -192,9 +192,9 @@ def server_pool() -> Iterator[ServerPool]:
 
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> Iterator[RedisServer]:
-    """A running server that all tests of this process share: do not stop it, and change no setting for good.
+    """A running server that all tests of this process share: do not stop it or change its settings permanently.
 
-    A test that harms its server starts one of its own: ``with RedisServer(server_kind) as server``. One that moves the
+    A test that harms its server starts its own: ``with RedisServer(server_kind) as server``. A test that moves the
     cell away is marked ``own_server``: open sessions of earlier tests would follow the cell, and stay where it went.
     """
     if request.node.get_closest_marker("own_server") is None:
@@ -212,9 +212,9 @@ def server_kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def redis_url(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[str]:
-    """The URL of an empty Redis. Afterwards each key under ``ant:`` must have its time to live."""
+    """The URL of an empty Redis. Afterwards each key under ``ant:`` must have a time to live."""
     with Redis.from_url(redis_server.url) as redis:
-        # A killed worker that still seems to wait would be given an entry of this test.
+        # A killed worker whose wait seems to continue would be given an entry of this test.
         wait_until(lambda: not redis.info("clients")["blocked_clients"], 10, "nothing waits at the server")
         redis.flushall()
     yield redis_server.url
@@ -225,7 +225,7 @@ def redis_url(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iter
 
 @pytest.fixture
 def cell(redis_url: str) -> Any:
-    """A cell whose clock the test moves; what it leaves undone is brought to its end."""
+    """A cell whose clock the test moves; unfinished turns are finished at the end."""
     return open_cell(redis_url)
 
 
@@ -278,7 +278,7 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """Starts workers and other commands; whatever still runs at the end is killed."""
+    """Starts workers and other commands, and kills those still running at the end."""
     started = Processes(tmp_path)
     yield started
     started.close()
@@ -286,14 +286,14 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server that all tests of this process share; skips where it is not installed."""
+    """A PostgreSQL server that all tests of this process share; skips if it is not installed."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture
 def shared() -> Path:
-    """The folder of recorded traffic and conversations beside the project; skips where there is none."""
+    """The folder of recorded traffic and conversations next to the project; skips if there is none."""
     if not SHARED.is_dir():
         pytest.skip("the folder ../shared with recorded traffic and conversations is not here")
     return SHARED
@@ -301,7 +301,7 @@ def shared() -> Path:
 
 @pytest.fixture
 def spans() -> Iterator[tuple[Any, Any]]:
-    """A tracer, and the exporter that has its spans. A span that a test has left the current one ends with it."""
+    """A tracer, and the exporter with its spans. A test cannot leave its current span behind."""
     from opentelemetry import context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor

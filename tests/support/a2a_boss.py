@@ -16,7 +16,7 @@ class Boss:
     name = "boss"
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
         done = any(message.role == "tool" for message in request.messages)

@@ -13,7 +13,7 @@ BINDINGS = ["JSONRPC", "HTTP+JSON"]
 
 
 def said(text: str = "", **more: Any) -> pb.SendMessageRequest:
-    """A message of the user; keywords are fields of the message, or ``configuration``."""
+    """Return a message of the user; keywords are fields of the message, or ``configuration``."""
     configuration = more.pop("configuration", None)
     parts = more.pop("parts", None) or [pb.Part(text=text)]
     message = pb.Message(**{"message_id": uuid.uuid4().hex, "role": pb.ROLE_USER, "parts": parts, **more})
@@ -29,7 +29,7 @@ async def a2a_client(
     streaming: bool = False,
     timeout: float = 30,
 ) -> AsyncGenerator[Client]:
-    """A client of the agent whose card is below this URL."""
+    """Open a client of the agent whose card is under this URL."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
         config = ClientConfig(
@@ -51,12 +51,12 @@ async def sent(client: Client, request: pb.SendMessageRequest) -> pb.Task:
 
 
 def answer(task: pb.Task) -> str:
-    """The text of a task's answer."""
+    """Return the text of a task's answer."""
     return "".join(part.text for one in task.artifacts for part in one.parts)
 
 
 class Follower:
-    """What a client knows of a task from its updates."""
+    """What a client knows about a task from its updates."""
 
     def __init__(self) -> None:
         self.task: pb.Task | None = None
@@ -65,7 +65,7 @@ class Follower:
         self.pieces = 0
 
     def take(self, update: pb.StreamResponse) -> None:
-        """Take an update."""
+        """Process an update."""
         match update.WhichOneof("payload"):
             case "task":
                 assert self.task is None, "a second task"

@@ -26,12 +26,12 @@ from antiphon.a2a import RemoteAgent
 
 
 def digest(token: str) -> str:
-    """What the agent returns in place of a token, which would be removed from the result."""
+    """Return what the agent returns instead of a token, which would be removed from the result."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Colleague(AgentExecutor):
-    """An agent that does what the first word of a message asks for. ``begun`` has the ids of the messages of tasks.
+    """An agent that does what the first word of a message requests. ``begun`` has the message ids of begun requests.
 
     ``hold`` waits until ``let_go`` is set.
     """
@@ -100,11 +100,11 @@ class Colleague(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
     def declared(self, **options: Any) -> RemoteAgent:
-        """The agent as a tool."""
+        """Return the agent as a tool."""
         return RemoteAgent(self.url, name="colleague", **options)
 
     def card(self) -> pb.AgentCard:
-        """The card of the agent."""
+        """Return the card of the agent."""
         return pb.AgentCard(
             name="colleague", description="A colleague.", version="1", default_input_modes=["text/plain"],
             default_output_modes=["text/plain"], capabilities=pb.AgentCapabilities(streaming=self.streaming),

@@ -1,4 +1,4 @@
-"""What a page lacks for people who see little, use a small screen or have no mouse: found in its elements."""
+"""Accessibility problems of a page for people with low vision, a small screen or no mouse, found in its elements."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def looking_like(driver: Any, width: int, height: int, scheme: str) -> Iterator[
 
 
 def focused_by_tab(driver: Any, times: int) -> list[tuple[str, bool]]:
-    """What has the focus after each press of Tab, and whether one can see that."""
+    """Return what has the focus after each press of Tab, and whether the focus is visible."""
     found: list[tuple[str, bool]] = []
     for _ in range(times):
         driver.switch_to.active_element.send_keys("\ue004")
@@ -106,6 +106,6 @@ def focused_by_tab(driver: Any, times: int) -> list[tuple[str, bool]]:
 
 
 def picture(page: Any, name: str) -> None:
-    """Keep a picture of the page in the folder that TEST_PICTURES names, if it names one."""
+    """Save a picture of the page in the folder TEST_PICTURES, if this is set."""
     if folder := os.environ.get("TEST_PICTURES"):
         page.driver.save_screenshot(f"{folder}/{name}.png")

@@ -1,4 +1,4 @@
-"""Stores that tests watch, hold up and break, and the end of a session's life in Redis."""
+"""Stores that tests watch, hold up and break, and the expiry of a session from Redis."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ WAIT_SECONDS = 20.0
 
 
 class OwnStore(SessionStore):
-    """A store as a user writes one. It counts its saves, fails when told to, and waits where it is held."""
+    """A store as users write one. It lists its saves, fails if ``failing``, and waits in calls that are ``held``."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -21,7 +21,7 @@ class OwnStore(SessionStore):
         self.fails_with: type[BaseException] = ConnectionError
         self.held: set[str] = (
             set()
-        )  # "save" and "load" wait, once begun, until let go; a save waits before it saves
+        )  # begun calls of "save" and "load" wait until let go; a save waits before it saves
         self.begun = {"save": threading.Event(), "load": threading.Event()}
         self._go = threading.Event()
 
@@ -55,18 +55,18 @@ class OwnStore(SessionStore):
 
 
 def session_keys(session: str) -> list[str]:
-    """The keys whose life is that of a session."""
+    """Return the keys that expire with a session."""
     return [f"ant:{kind}:{session}" for kind in ("session", "history", "media", "events", "turns")]
 
 
 def is_archived(redis: Redis, session: str) -> bool:
-    """Whether a session is archived as it is now."""
+    """Return whether the present state of a session is archived."""
     seq, updated, version = redis.hmget(f"ant:session:{session}", "seq", "updated", "archived")  # type: ignore[misc]
     return version is not None and version.split()[:2] == [seq, updated]
 
 
 def end_life(url: str, session: str) -> None:
-    """Let a session's time be over, as if nobody had used it for so long. It must have been archived."""
+    """Expire a session as if it had not been used for its lifetime. It must have been archived."""
     with Redis.from_url(url) as redis:
         assert is_archived(redis, session), "it is not archived yet"
         with redis.pipeline() as pipe:

@@ -1,4 +1,4 @@
-"""Workers whose turns are answered in batches, by a service in miniature."""
+"""Workers whose turns are answered in batches by a miniature service."""
 
 from contextlib import asynccontextmanager
 
@@ -32,7 +32,7 @@ def add(a: int, b: int) -> int:
 
 
 def adding(kind):
-    """A model that adds first and answers then."""
+    """Return a model that first adds, then answers."""
 
     def answer(body):
         text = str(body)
@@ -56,7 +56,7 @@ async def working(redis_url, kind, answer=None, *, quick=True, **settings):
 
 
 def lose(redis):
-    """Let the turn's worker lose its lease, as if it had died."""
+    """Let workers lose the leases of all active sessions, as if they had died."""
     for session in redis.zrange("ant:active", 0, -1):
         redis.hset(f"ant:session:{session.decode()}", "lease", 0)
         redis.zadd("ant:active", {session: 0})

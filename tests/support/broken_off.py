@@ -10,7 +10,7 @@ from antiphon_worker.process.lease import Stop, StopSignal
 
 
 class BrokenOff:
-    """Counts the writes of journals, and stops the worker at one of them: after it, or before it without ``stored``."""
+    """Counts the writes to journals, and stops the worker at one of them: after it if ``stored``, else before it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stored: bool) -> None:
         self.count = 0

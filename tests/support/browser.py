@@ -1,4 +1,4 @@
-"""Headless Chromium, and the page of operators as somebody at it sees and uses it."""
+"""Headless Chromium, and the operator dashboard as a person sees and uses it."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FLAGS = (
     "--disable-gpu",
     "--window-size=1280,800",
 )
-# Found and pressed in one step: the page may draw itself anew at any moment.
+# Found and pressed in one step: the page may redraw itself at any moment.
 PRESS = """
 const found = [...document.querySelectorAll("button, a")]
   .filter((one) => one.checkVisibility() && [one.textContent.trim(), one.ariaLabel].includes(arguments[0]));
@@ -38,7 +38,7 @@ return [...document.querySelectorAll("article.turn")].map((one) => [
 
 @contextmanager
 def open_browser(directory: Path) -> Iterator[Any]:
-    """A browser with a profile of its own."""
+    """Open a browser with its own profile."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -60,12 +60,12 @@ class Page:
         self.driver, self.url = driver, url
 
     def open(self, route: str = "") -> None:
-        """Open a part of the page anew, as a browser does that never was there."""
+        """Open a part of the page as for the first time."""
         self.leave()
         self.driver.get(f"{self.url}/live{route}")
 
     def leave(self) -> None:
-        """Show nothing any more."""
+        """Show an empty page."""
         self.driver.get("about:blank")
 
     def run(self, script: str, *values: Any) -> Any:
@@ -75,14 +75,14 @@ class Page:
         return self.driver.find_element("css selector", selector)
 
     def text(self, selector: str) -> str:
-        """What can be read in the elements of a selector."""
+        """Return the visible text of the elements of a selector."""
         return self.run(
             "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText).join('\\n')",
             selector,
         )
 
     def shows(self, selector: str, *texts: str) -> str:
-        """Wait until an element has all these texts, and return what it says."""
+        """Wait until the elements contain all these texts, and return their text."""
         try:
             wait_until(lambda: all(one in self.text(selector) for one in texts), 20)
         except AssertionError:
@@ -90,11 +90,11 @@ class Page:
         return self.text(selector)
 
     def turns(self) -> list[list[str]]:
-        """What was asked, what was said, and the status, of each turn on the page."""
+        """Return the question, the answer and the status of each turn on the page."""
         return self.run(TURNS)
 
     def shows_turns(self, *expected: tuple[str, str, str]) -> None:
-        """Wait until these turns are on the page: what was asked, how the answer begins, the status."""
+        """Wait until exactly these turns are on the page: the question, the beginning of the answer, the status."""
 
         def so() -> bool:
             found = self.turns()
@@ -109,15 +109,15 @@ class Page:
             assert self.turns() == [list(one) for one in expected]
 
     def press(self, name: str) -> None:
-        """Press the last button with this name that can be seen, once there is one."""
+        """Press the last visible button with this name, once there is one."""
         wait_until(lambda: self.run(PRESS, name), 20, f"there is a button {name}")
 
     def write(self, text: str) -> None:
-        """Write a message into the session that is open, and send it with Enter."""
+        """Write a message to the open session, and send it with Enter."""
         self.find("#text").send_keys(text + "\n")
 
     def wrong(self) -> list[str]:
-        """What the browser has complained about: errors, refused requests, violations of the policy."""
+        """Return what the browser has logged: errors, refused requests, violations of the policy."""
         return [
             one["message"] for one in self.driver.get_log("browser") if one["level"] in ("SEVERE", "WARNING")
         ]

@@ -15,7 +15,7 @@ KINDS = ["folder", "s3"]
 
 @contextmanager
 def s3_server(monkeypatch) -> Iterator[str]:
-    """The URL of a bucket, on a server of its own."""
+    """Yield the URL of a bucket on its own server."""
     pytest.importorskip("boto3", reason="pip install 'antiphon[dev]' has it")
     import boto3
     from moto.server import ThreadedMotoServer
@@ -37,7 +37,7 @@ def s3_server(monkeypatch) -> Iterator[str]:
 
 @contextmanager
 def byte_store(kind: str, folder: Path, monkeypatch) -> Iterator[ByteStore]:
-    """A store of this kind, which this process uses."""
+    """Have this process use a store of this kind, and yield it."""
     if kind == "folder":
         with used(FolderStore(folder)) as store:
             yield store

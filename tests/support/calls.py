@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 EVENT_LOOP = (asyncio.__path__[0], selectors.__file__)
-# Services of a worker that look as often as time passes, whatever its turns do.
+# Services of a worker that run at intervals, whatever its turns do.
 BY_THE_CLOCK = ("presence", "reaper", "scheduler", "deliverer", "eraser", "batches", "lease keeper")
 
 
 def by_the_clock() -> bool:
-    """Whether this is a service that its worker's turns do not call."""
+    """Return whether the current task is a service that runs at intervals."""
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop else None
     return task is not None and task.get_name().endswith(BY_THE_CLOCK)
@@ -21,10 +21,9 @@ def by_the_clock() -> bool:
 
 @contextmanager
 def counted_calls() -> Iterator[Callable[[], int]]:
-    """Calls of functions in this thread, Python's and C's, without those whose number is chance.
+    """Count calls of Python and C functions in this thread, without those whose number varies by chance.
 
-    These are the event loop's, which wakes as often as it happens, those of services that go by the clock, and those of
-    objects that the garbage collector finds.
+    Not counted are calls by the event loop, by services that run at intervals, and by the garbage collector.
     """
     count = 0
 
@@ -44,7 +43,7 @@ def counted_calls() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection, which would call what earlier tests have left."""
+    """Disable garbage collection, which would finalize objects of earlier tests."""
     gc.collect()
     gc.disable()
     try:

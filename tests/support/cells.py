@@ -1,4 +1,4 @@
-"""One cell as a test drives it: the real scripts, a clock that the test moves, and short ways to a claimed turn."""
+"""A cell for tests: the real scripts, a clock that the test moves, and shortcuts to a claimed turn."""
 
 import itertools
 import json
@@ -17,12 +17,12 @@ from antiphon.wire.scripts import load_script, script_names
 from antiphon.wire.suspension import decide, suspend
 
 LEASE_MS = 10_000
-# Far in the future, so that RQ's own cleaning, which goes by the real clock, leaves everything alone.
+# Far in the future, so that RQ's own cleaning, which uses the real clock, leaves everything alone.
 START_MS = 4_000_000_000_000
 
 
 def body(kind: str = "text_delta", turn: str = "t1", run: int = 1, **more: Any) -> bytes:
-    """The bytes of an event as a worker encodes them."""
+    """Return the bytes of an event as a worker encodes it."""
     return json.dumps({"type": kind, "turn_id": turn, "run": run, **more}, separators=(",", ":")).encode()
 
 
@@ -34,7 +34,7 @@ async def load_scripts(cell: Cell) -> None:
 
 
 class TestCell(Cell):
-    """A cell with the test clock, and with defaults for all that a test does not care about."""
+    """A cell with the test clock, and with defaults for whatever is irrelevant to a test."""
 
     __test__ = False
 
@@ -53,7 +53,7 @@ class TestCell(Cell):
         return int(await self.redis.get(f"{self.keys.prefix}:test_clock"))
 
     async def put(self, turn: str = "t1", session: str = "s", text: bytes = b"{}", **options: Any) -> int:
-        """Submit."""
+        """Submit a turn."""
         options = {"digest": turn, "queue": "antiphon", **options}
         return await self.submit(NewTurn(SessionId(session), TurnId(turn), text, **options))
 
@@ -63,7 +63,7 @@ class TestCell(Cell):
             await self.put(turn)
 
     async def take(self, worker: str = "w1", limit: int = 8, **options: Any) -> Claims:
-        """Claim with a token of its own."""
+        """Claim turns with a new token."""
         token = options.pop("token", None) or f"token{next(self._tokens)}"
         options = {"lease_ms": LEASE_MS, "queues": ["antiphon"], "alone_limit": limit, **options}
         return await self.claim(worker, token, limit=limit, **options)
@@ -90,14 +90,14 @@ class TestCell(Cell):
         return (await self.emit([Emit(turn.session_id, turn.fence, batch, bodies)]))[0]
 
     async def end(self, turn: ClaimedTurn, status: str = "finished", **options: Any) -> bool:
-        """Finish, with the terminal event that belongs to the status."""
+        """Finish a turn, with the terminal event of the status."""
         options.setdefault("messages", [f'"{turn.turn_id}"'.encode()] if status == "finished" else [])
         return await self.finish(
             turn, status, bodies=[body(f"turn_{status}", turn.turn_id, turn.run)], **options
         )
 
     async def hold(self, turn: ClaimedTurn, *calls: OpenCall, aside: bool = False) -> str | None:
-        """Suspend, with a journal that holds one step: one call c1 that waits for an approval, or these."""
+        """Suspend a turn after one more step, for one call c1 that waits for an approval, or for ``calls``."""
         length = len(turn.journal)
         await self.append_step(turn, length=length, step=2, entries=[b'{"step":1}'], bodies=[])
         event = body("step_finished", turn.turn_id, turn.run)
@@ -126,7 +126,7 @@ class TestCell(Cell):
         raise AssertionError(f"Turns that never end: {await self.redis.zrange(self.keys.active, 0, -1)}")
 
     async def events(self, session: str = "s") -> list[dict[str, Any]]:
-        """All events that are kept, whose ids are their seqs."""
+        """Return all kept events; fail unless their ids are their seqs."""
         entries = await self.redis.xrange(self.keys.events(SessionId(session)))
         events = [json.loads(fields[b"e"]) for _, fields in entries]
         assert [entry_id.decode() for entry_id, _ in entries] == [f"{event['seq']}-0" for event in events]
@@ -161,12 +161,12 @@ class TestCell(Cell):
         return (await self.turn(TurnId(turn))).status
 
     async def look_at(self, session: str = "s") -> int | None:
-        """When the reaper looks at this session next."""
+        """Return when the reaper next looks at this session."""
         score = await self.redis.zscore(self.keys.active, session)
         return None if score is None else int(score)
 
     async def contents(self) -> dict[str, Any]:
-        """Everything in Redis but the clock: a call that changes nothing leaves it equal."""
+        """Return everything in Redis except the clock: a call that changes nothing leaves it equal."""
         found: dict[str, Any] = {}
         for key in sorted(await self.redis.keys("*")):
             if not key.endswith(b":test_clock"):
@@ -175,7 +175,7 @@ class TestCell(Cell):
 
 
 def stranger(turn: ClaimedTurn, fence: str) -> ClaimedTurn:
-    """The same turn in the hands of somebody with another fence."""
+    """Return the same turn with another fence, as if claimed by another worker."""
     return ClaimedTurn(
         **{name: getattr(turn, name) for name in turn.__struct_fields__} | {"fence": Fence(fence)}
     )
@@ -183,7 +183,7 @@ def stranger(turn: ClaimedTurn, fence: str) -> ClaimedTurn:
 
 @asynccontextmanager
 async def open_cell(url: str, **options: Any) -> AsyncIterator[TestCell]:
-    """A cell on this Redis, its clock set. What the test leaves undone is brought to its end."""
+    """Open a cell on this Redis, with its clock set. Unfinished turns are finished at the end."""
     async with open_redis(url) as redis:
         cell = TestCell(redis, **options)
         await cell.set_clock(START_MS)

@@ -1,6 +1,6 @@
 """The chat of ``examples/chat`` on a Redis, with workers whose assistant is on the stage.
 
-Worker processes load ``app`` from here: the text of a question says when its answer waits, fails or goes on.
+Worker processes load ``app`` from here: the text of a question determines when its answer waits, fails or continues.
 """
 
 import os
@@ -28,7 +28,7 @@ class Chat:
         self.server, self.url = self._serve("0")
 
     def archive(self, url: str) -> None:
-        """Let servers and workers that start from now on search what was said, in the database at this URL."""
+        """Let servers and workers started from now on search conversations, in the database at this URL."""
         self._archive = {"ANTIPHON_ARCHIVE": url} if url else {}
 
     def _serve(self, port: str) -> tuple[Process, str]:
@@ -40,16 +40,16 @@ class Chat:
         return server, re.findall(r"running on (http://[\d.:]+)", printed)[0]
 
     def restart_server(self) -> None:
-        """Kill the web server, and start it again where it was."""
+        """Kill the web server, and start it again at the same address."""
         self.server.kill()
         self.server, _ = self._serve(self.url.rpartition(":")[2])
 
     def start_worker(self) -> Process:
-        """Start a worker with the stage's assistant, which takes turns when this returns."""
+        """Start a worker with the stage's assistant, and return it once it takes turns."""
         return self._started("support.chat:app", self.stage.env)
 
     def start_example_worker(self, **env: str) -> Process:
-        """Start a worker with the assistant of the example."""
+        """Start a worker with the example's assistant."""
         return self._started("agents:app", {"PYTHONPATH": str(CHAT), **env})
 
     def _started(self, app: str, env: dict[str, str]) -> Process:

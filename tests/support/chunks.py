@@ -20,7 +20,7 @@ CHUNK = (
 
 
 class Way:
-    """Splitter, decoder and sink of one turn, as they stand behind each other in the worker."""
+    """Splitter, decoder and sink of one turn, connected as in the worker."""
 
     def __init__(self) -> None:
         turn = ClaimedTurn(
@@ -32,19 +32,19 @@ class Way:
         self._outlet = StepEvents(1, "p", self.sink)
 
     def carry(self, first: int, number: int = NUMBER) -> None:
-        """Take so many chunks."""
+        """Process ``number`` chunks."""
         for index in range(first, first + number):
             for name, data in self._splitter.feed(CHUNK % index):
                 self._decoder.event(name, data, self._outlet)
 
     def leave(self) -> None:
-        """Publish what is in the sink, and have it answered."""
+        """Empty the sink as if its events were published and confirmed."""
         assert self.sink.next_emit() is not None
         assert self.sink.answer("")
 
 
 def warm_way() -> Way:
-    """Return a way that chunks have passed before."""
+    """Return a path that chunks have already passed."""
     way = Way()
     way.carry(0)
     way.leave()

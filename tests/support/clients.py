@@ -16,24 +16,24 @@ PROGRAMS = ROOT / "tests" / "clients"
 
 
 class Program:
-    """A program under Node. It prints one word or one line of JSON at a time, and reads lines."""
+    """A program running in Node. It prints one word or one line of JSON at a time, and reads lines."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     async def line(self) -> str:
-        """The next line that it prints."""
+        """Return the next line that it prints."""
         assert self._process.stdout is not None
         found = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), patience(60))
         assert found, "the program ended"
         return found.rstrip("\n")
 
     async def said(self) -> Any:
-        """The next line, as JSON."""
+        """Return the next line, decoded from JSON."""
         return json.loads(await self.line())
 
     def go_on(self) -> None:
-        """Let it go on where it waits."""
+        """Let it continue where it waits."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -41,7 +41,7 @@ class Program:
 
 @asynccontextmanager
 async def running(name: str, *arguments: str):
-    """A program of tests/clients; without the installed clients the test is skipped."""
+    """Run a program of tests/clients; skip the test if the clients are not installed."""
     if not NODE.exists():
         pytest.skip("the JavaScript clients are not installed: make clients")
     command = [str(NODE), str(PROGRAMS / name), str(INSTALLED), *arguments]

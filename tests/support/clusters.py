@@ -1,4 +1,4 @@
-"""A Redis Cluster of the tests' own: primaries with replicas, each a server in a process of its own."""
+"""A Redis Cluster for tests: primaries with replicas, each a server in its own process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_TIMEOUT_MS = 1000
 
 
 class Cluster:
-    """So many primaries that share the slots, each with so many replicas.
+    """A cluster whose primaries share the slots, each with the same number of replicas.
 
     Data survives the death of a primary, unless ``config`` turns ``appendonly`` off.
     """
@@ -48,7 +48,7 @@ class Cluster:
         return RedisServer(kind, config=config, **place)
 
     def url(self, cells: int, *, seeds: int = 1) -> str:
-        """The URL of a deployment with so many cells."""
+        """Return the URL of a deployment with this many cells."""
         places = ",".join(f"{node.address}:{node.port}" for node in self.nodes[:seeds])
         return f"redis+cluster://{places}?cells={cells}"
 
@@ -58,7 +58,7 @@ class Cluster:
             return redis.execute_command(*command)
 
     def owner(self, slot: int) -> RedisServer:
-        """The node that has a slot, as the nodes that answer say."""
+        """Return the node that has a slot, according to the first running node that lists it."""
         for node in self.nodes:
             if node.runs:
                 for low, high, place, *_ in self.call(node, "CLUSTER SLOTS"):
@@ -67,7 +67,7 @@ class Cluster:
         raise AssertionError(f"no node has the slot {slot}")
 
     def in_step(self, primary: RedisServer) -> bool:
-        """Whether a replica of this node has all that was written."""
+        """Return whether a replica of this node has received all writes."""
         facts = self.call(primary, "INFO", "replication")
         replicas = [
             value for name, value in facts.items() if name.startswith("slave") and isinstance(value, dict)
@@ -75,7 +75,7 @@ class Cluster:
         return any(replica["offset"] >= facts["master_repl_offset"] for replica in replicas)
 
     async def move_at_once(self, slot: int) -> None:
-        """Move a slot to another primary, as a whole. Valkey 9 and newer."""
+        """Move a slot to another primary as a whole. Needs Valkey 9 or newer."""
         source = self.owner(slot)
         target = next(node for node in self.primaries if node is not source)
         name = self.call(target, "CLUSTER MYID")
@@ -83,7 +83,7 @@ class Cluster:
         await wait_until_async(lambda: self.owner(slot) is target, 20, "the slot has moved")
 
     def move_all(self, slot: int) -> None:
-        """Move a slot to another primary, with any server."""
+        """Move a slot to another primary key by key, with any server."""
 
         async def move() -> None:
             async with self.moving_key_by_key(slot):
@@ -127,7 +127,7 @@ class Cluster:
         return self
 
     def serves(self) -> bool:
-        """Whether every node serves, and knows who has which slot."""
+        """Return whether every node serves, and knows the owners of all slots."""
         return all(self._serves(node) for node in self.nodes)
 
     def __exit__(self, *_: object) -> None:

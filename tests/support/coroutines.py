@@ -1,16 +1,16 @@
-"""Coroutine tests: each on a loop of its own, which must be as empty afterwards as it was before."""
+"""Coroutine tests: each runs on its own loop, and must not leave tasks on it."""
 
 import asyncio
 import io
 from collections.abc import Coroutine
 from typing import Any
 
-# What is on its way out when a test ends (a closing connection) may take this long; whoever stays has leaked.
+# A task that is ending when a test ends (a closing connection) may take this long; a longer one has leaked.
 _GRACE_SECONDS = 1.0
 
 
 def run_coroutine_test(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run to the end; fail with the stack of each task left behind and with errors that nobody heard."""
+    """Run a test to its end; fail with the stack of each leaked task, and with unhandled errors on the loop."""
     with asyncio.Runner() as runner:
         unheard: list[str] = []
         runner.get_loop().set_exception_handler(lambda _, context: unheard.append(_describe(context)))

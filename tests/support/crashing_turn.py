@@ -1,4 +1,4 @@
-"""A turn whose worker dies at a chosen write of its journal, and that runs on until it ends."""
+"""A turn whose worker dies at a chosen write to its journal, and which is then repeated until it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon_worker.providers.scripted import ScriptedProvider
 
 
 class Turn(Journal):
-    """A turn as a store keeps it. It dies at the write with the number ``crash_at``, before or after it is stored."""
+    """A turn as a store keeps it. It dies at the operation with the number ``crash_at``, before or after a write."""
 
     def __init__(self, *tools, lines=None, function=None, crash_at=0, hooks=()):
         super().__init__(crash=crash_at)
@@ -30,8 +30,8 @@ class Turn(Journal):
         self.function = function
         self.decisions: dict[str, Decision] = {}
         self.hooks = hooks_of(hooks)
-        self.waited = []  # for what it has been suspended
-        self.sent = {}  # the data of events by their names
+        self.waited = []  # the waits for which it was suspended
+        self.sent = {}  # the data of events by name
 
     async def now(self):
         return now_ms()
@@ -58,7 +58,7 @@ class Turn(Journal):
         return await run_loop(provider, inp, ToolBox(), self, self, context, self.decisions)
 
     async def run(self):
-        """Attempt it until it ends. Whatever it waits for happens at once."""
+        """Attempt the turn until it ends. Whatever it waits for happens immediately."""
         while True:
             try:
                 found = await self.attempt()

@@ -1,4 +1,4 @@
-"""Whether KEDA and the Prometheus Operator take an object, by models of their custom resource definitions."""
+"""Checks whether KEDA and the Prometheus Operator accept an object, by models of their resource definitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODELS = {
 
 
 def check_custom_resource(one: dict[str, Any]) -> None:
-    """Fail for a field that is missing, unknown or of another type. A model drops unknown ones, and converts."""
+    """Fail if a field is missing, unknown or of another type. A model drops unknown fields, and converts values."""
     models = pytest.importorskip(MODELS[one["apiVersion"]], reason="run `make setup` for the schemas")
     read = getattr(models, one["kind"]).model_validate(one)
     assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == one

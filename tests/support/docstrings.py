@@ -1,7 +1,7 @@
-"""The examples of docstrings: found by the public names that they belong to, and typed in as by a reader.
+"""The examples of docstrings: found by their public names, and typed in as by a reader.
 
-The reader first types the example of the class, then that of the method, which goes on from there; at a prompt that
-understands ``await``, as that of ``python -m asyncio``. Dots in an expected answer stand for anything.
+The reader first types the example of the class, then that of the method, which continues from there; at a prompt that
+understands ``await``, like that of ``python -m asyncio``. Dots in an expected answer match anything.
 
 The methods of ``Session`` named …_async are those of ``AsyncSession``, whose examples are typed in.
 """
@@ -26,7 +26,7 @@ _checker = doctest.OutputChecker()
 
 @dataclass(frozen=True)
 class Documented:
-    """A public name and what stands in its docstring. ``before`` are the examples of the class that it belongs to."""
+    """A public name and its docstring. ``before`` are the examples of its class."""
 
     name: str
     doc: str
@@ -39,8 +39,8 @@ class Documented:
 
 
 def documented(front: str, only: Collection[str] = ()) -> Iterator[Documented]:
-    """The classes and functions that a module promises in its ``__all__`` (or ``only`` some), and the public methods
-    of the classes. What a class has from another one of the module is that one's."""
+    """Yield the classes and functions in the ``__all__`` of a module (or ``only`` some), and the public methods of
+    the classes. Members that a class inherits from another of these classes belong to the latter."""
     module = importlib.import_module(front)
     names = list(only) or module.__all__
     for name in names:
@@ -62,7 +62,7 @@ def _of_class(name: str, cls: type, others: Collection[Any]) -> Iterator[Documen
 
 
 def _members(cls: type, others: Collection[Any]) -> set[str]:
-    """Public methods and properties that this class or a base of ours defines, but for those of the others."""
+    """Return the public methods and properties defined by this class or our base classes, except ``others``."""
     kinds = types.FunctionType | classmethod | staticmethod | property
     return {
         name
@@ -74,7 +74,7 @@ def _members(cls: type, others: Collection[Any]) -> set[str]:
 
 
 def _written(value: Any) -> bool:
-    """Whether the project wrote this: a base class of a framework may add methods to a class of ours."""
+    """Return whether this is our code: a base class of a framework may add methods to a class of ours."""
     return not inspect.isfunction(value) or value.__module__.partition(".")[0].startswith("antiphon")
 
 
@@ -83,7 +83,7 @@ def _module_of(value: Any) -> types.ModuleType:
 
 
 def type_in(one: Documented, stands_for: Mapping[str, str] | None = None) -> None:
-    """Type in the examples and compare the answers. ``stands_for`` are texts to type in place of others."""
+    """Type in the examples and compare the answers. ``stands_for`` maps texts to their replacements."""
     names: dict[str, Any] = dict(vars(one.module)) | {"asyncio": asyncio}
     with asyncio.Runner() as runner:
         try:
@@ -100,7 +100,7 @@ def type_in(one: Documented, stands_for: Mapping[str, str] | None = None) -> Non
 
 
 def _answer(source: str, names: dict[str, Any], runner: asyncio.Runner, error: str | None) -> str:
-    """What the prompt prints."""
+    """Return what the prompt prints."""
     code = compile(source, "<docstring>", "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     display, sys.displayhook = sys.displayhook, sys.__displayhook__
     try:
@@ -119,7 +119,7 @@ def _answer(source: str, names: dict[str, Any], runner: asyncio.Runner, error: s
 
 
 def _close_all(opened: Mapping[str, Any], runner: asyncio.Runner) -> None:
-    """What a reader would close at the end."""
+    """Close what a reader would close at the end."""
     for value in {id(value): value for value in opened.values()}.values():
         if hasattr(type(value), "__aexit__"):
             runner.run(value.__aexit__(None, None, None))

@@ -1,4 +1,4 @@
-"""Code in plain text documents: found without marks, because prose does not parse as Python."""
+"""Code in plain text documents, found without markup, because prose does not parse as Python."""
 
 import ast
 import re
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of code and the line of prose that stands above it."""
+    """A piece of code and the line of prose above it."""
 
     heading: str
     code: str
 
 
 def code_blocks(text: str) -> list[Block]:
-    """The code of a document, in order; pieces with no prose between them are one."""
+    """Return the code of a document, in order; pieces without prose between them are one block."""
     chunks = [chunk for chunk in re.split(r"\n[ \t]*\n", text.strip("\n")) if chunk.strip()]
     blocks: list[Block] = []
     heading, at = "", 0

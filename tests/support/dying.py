@@ -11,7 +11,7 @@ from antiphon.wire.cell import Cell
 
 APP = "support.dying:app"
 STARTS_WITH = 6
-"""Calls before a process has taken turns: one that dies earlier is restarted later."""
+"""Calls until a process takes turns. A process that dies earlier is restarted with a delay."""
 
 
 def die_at_calls(folder: Path, most: int) -> None:

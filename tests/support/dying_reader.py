@@ -1,4 +1,4 @@
-"""The stage, whose workers die while they read a job that is no turn yet: ``JOB_DEATHS`` times."""
+"""The stage, whose workers die ``JOB_DEATHS`` times while they read a job that is not a turn yet."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Workers, clients and a stage on one Redis, and what must hold of every session afterwards."""
+"""Workers, clients and a stage on one Redis, and checks of every session afterwards."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ TOOLS = ("note", "pay", "wait", "watch", "block", "spin", "freeze", "fork", "lea
 
 
 def agent_spec(**more: Any) -> AgentSpec:
-    """The stage's agent."""
+    """Return the stage's agent."""
     return AgentSpec(**{"provider": "stage", "model": "stage-1", "tools": [*TOOLS], **more})
 
 
@@ -41,11 +41,11 @@ class Supervised:
 
     @property
     def workers(self) -> list[int]:
-        """The worker processes that take turns now."""
+        """The worker processes that take turns."""
         return self.process.workers()
 
     def ready(self, workers: int = 1) -> None:
-        """Return when so many workers have taken up work since the start."""
+        """Return when this many workers have begun to take turns since the start."""
         wait_until(lambda: self.process.output.count("takes turns") >= workers, 20, "the workers take turns")
 
 
@@ -68,9 +68,9 @@ class Ensemble:
         inside: Sequence[str] = (),
         **settings: Any,
     ) -> Supervised:
-        """Start worker processes; settings as in ``Settings``. Does not wait for them.
+        """Start worker processes, with settings as in ``Settings``, without waiting for them.
 
-        ``inside`` is what their command begins with.
+        ``inside`` is the prefix of their command.
         """
         assert self._processes is not None
         variables = {f"ANTIPHON_{name.upper()}": str(value) for name, value in settings.items()}
@@ -87,7 +87,7 @@ class Ensemble:
     async def worker(
         self, *, url: str | None = None, store: SessionStore | None = None, **settings: Any
     ) -> AsyncIterator[Worker]:
-        """A worker on this loop; at the end it gives back what it still holds."""
+        """Run a worker on this loop; at the end, it requeues the turns it still has."""
         app = make_app(self.stage, store)
         worker = Worker(Settings(**settings), app, url=url or self.url)
         running = asyncio.create_task(worker.run())
@@ -102,7 +102,7 @@ class Ensemble:
         return await self.client.submit(session, text, **{"agent": agent_spec(), **options})
 
     async def waits(self, gate: str, times: int = 1) -> int:
-        """The process in which an answer waits at this gate, once ``times`` answers have come to it."""
+        """Return the process whose answer waits at this gate, once ``times`` answers have reached it."""
         notes = await wait_until_async(
             lambda: (found := self.stage.notes("waits", gate=gate)) and len(found) >= times and found,
             20,
@@ -111,7 +111,7 @@ class Ensemble:
         return notes[-1]["pid"]
 
     async def suspect(self, session: str, text: str) -> AsyncTurn:
-        """A turn that runs alone, because it has seen two crashes."""
+        """Submit a turn that runs alone, because it counts two crashes."""
         blocking = await self.submit(session, f"go on gate:{session}")
         turn = await self.submit(session, text)
         await self.waits(session)
@@ -122,7 +122,7 @@ class Ensemble:
         return turn
 
     async def seen(self, session: str, kind: str, times: int = 1, timeout: float = 20) -> list[Event]:
-        """The session's events, once so many of this type are among them."""
+        """Return the session's events, once ``times`` events of this type are among them."""
 
         async def enough() -> list[Event] | None:
             events = await self.events(session)
@@ -131,22 +131,22 @@ class Ensemble:
         return await wait_until_async(enough, timeout, f"{session} has {times} {kind}")  # type: ignore[return-value]
 
     async def events(self, session: str) -> list[Event]:
-        """All events that are kept."""
+        """Return all kept events."""
         cell = self.client.connections.cell_of_session(session)  # type: ignore[arg-type]
         entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
         return [decode_event(fields[b"e"]) for _, fields in entries]
 
     async def types(self, session: str, turn: AsyncTurn | None = None) -> list[str]:
-        """The types of the session's events (of one turn), deltas that follow each other as one."""
+        """Return the types of the session's events (of one turn); consecutive events of a type count as one."""
         types = [e.type for e in await self.events(session) if turn is None or e.turn_id == turn.id]
         return [kind for i, kind in enumerate(types) if i == 0 or kind != types[i - 1]]
 
     async def texts(self, session: str) -> list[tuple[str, str]]:
-        """The history as roles and texts."""
+        """Return the history as roles and texts."""
         return [(m.role, m.text) for m in (await self.client.snapshot(session)).messages]
 
     async def field(self, turn: AsyncTurn, name: str) -> str:
-        """One field of the turn's record."""
+        """Return a field of the turn's record."""
         return (await turn._record()).fields.get(name, b"").decode()
 
     async def whole(self, *sessions: str) -> None:
@@ -156,7 +156,7 @@ class Ensemble:
 
 
 async def complaints(client: AsyncClient, session: str, *, ended: bool = True) -> list[str]:
-    """What does not hold of a session, in sentences."""
+    """Return the broken promises of a session, in sentences."""
     snapshot = await client.snapshot(session)
     cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def _events_complaints(events: list[Event]) -> Iterable[str]:
 
 
 def _steering_complaints(events: list[Event]) -> Iterable[str]:
-    """G13: what steered a turn was seen once, and is no turn of its own."""
+    """G13: an input that steered a turn was seen once, and did not run as its own turn."""
     joined = Counter(e.steered_id for e in events if e.type == "turn_steered")
     into = {e.turn_id for e in events if e.type == "turn_finished" and e.steered_into}
     started = {e.turn_id for e in events if e.type == "turn_started"}
@@ -200,7 +200,7 @@ def _steering_complaints(events: list[Event]) -> Iterable[str]:
 
 
 def _history_complaints(events: list[Event], messages: list[Any]) -> Iterable[str]:
-    """Each finished turn's messages stand once, together and in order; each answer fits all that is before it."""
+    """Each finished turn's messages are there once, together and in order; each answer fits all that precedes it."""
     expected = [
         e.turn_id for e in events
         if (e.type == "turn_finished" and not e.steered_into) or (e.type == "turn_cancelled" and e.kept)
@@ -218,7 +218,7 @@ def _history_complaints(events: list[Event], messages: list[Any]) -> Iterable[st
 
 
 def _fits(message: Message, answer: str) -> bool:
-    """Whether it is this answer; of a turn that was stopped, the beginning of one."""
+    """Return whether a message is this answer or, if interrupted, its beginning."""
     return message.text.startswith(FIRST_WORDS) if message.interrupted else answer == message.text
 
 
@@ -226,12 +226,12 @@ def _fits(message: Message, answer: str) -> bool:
 async def open_ensemble(
     url: str, directory: Path, processes: Processes | None = None
 ) -> AsyncGenerator[Ensemble]:
-    """An ensemble on this Redis."""
+    """Open an ensemble on this Redis."""
     async with AsyncClient(url) as client:
         yield Ensemble(url, Stage(directory), processes, client)
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that is gone already does not mind."""
+    """Send a signal, unless the process has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""A reader of server-sent events as browsers have one: it comes back by itself, with the last id that it has seen."""
+"""A reader of server-sent events like that of browsers: it reconnects by itself, with the last id it has seen."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -12,7 +12,7 @@ from support.eventually import patience
 
 @dataclass
 class Message:
-    """One message: its id, its type and its data. A comment has the type ``:``."""
+    """A message: its id, its type and its data. A comment has the type ``:``."""
 
     id: str
     type: str
@@ -20,7 +20,7 @@ class Message:
 
 
 class EventSource:
-    """Follows a URL over one connection after the other. Iterate over ``messages()``, and break to close it."""
+    """Follows a URL over one connection after another. Iterate over ``messages()``, and break to close it."""
 
     def __init__(self, url: str, cookies: httpx2.Cookies | None = None) -> None:
         self.url = url
@@ -58,7 +58,7 @@ class EventSource:
         return seen
 
     async def _read(self, lines: AsyncIterator[str]) -> AsyncIterator[Message]:
-        """As the standard says: fields up to an empty line; what is not ended by one is thrown away."""
+        """Yield messages as in the standard: fields up to an empty line; an unterminated message is dropped."""
         kind, data = "message", list[str]()
         async for line in lines:
             name, _, value = line.partition(":")

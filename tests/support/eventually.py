@@ -9,20 +9,20 @@ from typing import TypeVar
 MOST_SECONDS = 0.05
 T = TypeVar("T")
 
-PATIENCE = 6  # a limit is that of an idle machine; beside other loads everything takes longer
+PATIENCE = 6  # limits are those of an idle machine; under other load, everything takes longer
 
 
 def patience(seconds: float) -> float:
-    """How long what takes at most so many seconds on an idle machine may take here: for limits that only end a hang."""
+    """Return the limit here for what takes at most ``seconds`` on an idle machine: for limits that only end a hang."""
     return seconds * PATIENCE
 
 
 def wait_until(
     predicate: Callable[[], T], timeout: float = 10.0, description: str = "", interval: float = 0.005
 ) -> T:
-    """The first true answer of ``predicate``; an assertion fails when none came in ``timeout`` seconds.
+    """Return the first true answer of ``predicate``; an assertion fails if there is none within ``timeout`` seconds.
 
-    It may take ``PATIENCE`` times as long, on a busy machine: the limit only ends a hang.
+    The real limit is ``PATIENCE`` times as long, for a busy machine: it only ends a hang.
     """
     deadline = time.monotonic() + patience(timeout)
     while not (answer := predicate()):
@@ -39,7 +39,7 @@ async def wait_until_async(
     description: str = "",
     interval: float = 0.005,
 ) -> T:
-    """The same without blocking the loop; ``predicate`` may be a coroutine function."""
+    """Do the same without blocking the loop; ``predicate`` may be a coroutine function."""
     deadline = time.monotonic() + patience(timeout)
     while True:
         answer = predicate()
@@ -54,7 +54,7 @@ async def wait_until_async(
 
 
 def happens_within(predicate: Callable[[], object], seconds: float, interval: float = 0.02) -> bool:
-    """Whether the condition comes true within exactly this time: for a wait that may end without it."""
+    """Return whether the condition becomes true within exactly this time, for a wait that may end without it."""
     deadline = time.monotonic() + seconds
     while not predicate():
         if time.monotonic() > deadline:
@@ -64,7 +64,7 @@ def happens_within(predicate: Callable[[], object], seconds: float, interval: fl
 
 
 def _longer(interval: float) -> float:
-    """Look less often at what takes long: on a busy machine looking takes time from what is waited for."""
+    """Return a longer interval: on a busy machine, polling takes time from what is waited for."""
     return max(interval, min(interval * 1.1, MOST_SECONDS))
 
 

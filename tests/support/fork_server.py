@@ -1,7 +1,7 @@
-"""The process that has imported everything and forks the commands of tests; ``support.forks`` talks to it.
+"""The process that has imported everything and forks the commands of tests; ``support.forks`` is its client.
 
 It has one thread and no event loop. A forked process takes over streams, environment and folder, and runs its command
-as a fresh interpreter would. If it starts processes with commands of ours, as a supervisor its workers, these are
+as a fresh interpreter would. If it starts processes with our commands, like a supervisor its workers, these are
 forked from it: the last step of ``subprocess`` is replaced.
 """
 
@@ -35,7 +35,7 @@ sys.path.insert(0, str(HERE.parent))
 from support.forks import MOST_BYTES, is_ours  # noqa: E402
 
 PACKAGES = ("antiphon", "antiphon_demo", "antiphon_gateway", "antiphon_worker")
-# What looks at the environment when it is imported, and what has imported that.
+# Modules that read the environment when imported, and modules that import those.
 ANEW = (
     "support",
     "prometheus_client",
@@ -54,7 +54,7 @@ _RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.S
 
 
 def preload() -> None:
-    """Import what commands need; nothing of it may start a thread."""
+    """Import what commands need; no module may start a thread."""
     for package in map(importlib.import_module, PACKAGES):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(APART) and not module.name.endswith("__main__"):
@@ -115,7 +115,7 @@ def become(request: dict[str, Any], streams: Sequence[int], line: socket.socket)
 
 
 def _run(argv: list[str], env: Mapping[str, str], keep: Sequence[int]) -> None:
-    """Run a command with the streams 0 to 2 as they are, and end. Nothing of what ran before is returned to."""
+    """Run a command with the streams 0 to 2 as they are, and end. Never returns to earlier code."""
     code: Any = 1
     try:
         _forget(keep)
@@ -130,7 +130,7 @@ def _run(argv: list[str], env: Mapping[str, str], keep: Sequence[int]) -> None:
 
 
 def _forget(keep: Sequence[int]) -> None:
-    """Leave behind what belongs to the process that this one was forked from."""
+    """Drop the state of the process that this one was forked from."""
     gc.freeze()  # objects of closed descriptors are not collected
     signal.set_wakeup_fd(-1)
     for number in _RESET:
@@ -169,7 +169,7 @@ def _open_streams() -> None:
 
 
 def _leave_name() -> None:
-    """Show tests the name of a worker process: /proc has the environment of the process that forked, not its own."""
+    """Show tests the name of a worker process: /proc has the environment of the forking process, not its own."""
     if name := os.environ.get("ANTIPHON_WORKER_NAME"):
         os.memfd_create(f"worker {name}")
 
@@ -200,7 +200,7 @@ def _outcome(argv: list[str]) -> Any:
     except KeyboardInterrupt:
         traceback.print_exc()
         return -signal.SIGINT
-    except BaseException:  # noqa: BLE001 - whatever ends a program
+    except BaseException:  # noqa: BLE001 - any exception ends a program
         traceback.print_exc()
         return 1
     return 0

@@ -2,10 +2,10 @@
 
 ``start`` works as ``subprocess.Popen`` does for a command of this environment (``antiphon worker``, ``rq worker``) and
 for ``python -m MODULE`` of a module of ours; any other command is executed. The forked process has its own session,
-environment, folder and streams. The processes that it starts in the same way are forked as well, from itself.
+environment, folder and streams. The processes that it starts in the same way are also forked, from itself.
 
-What reads its settings when Python starts cannot be forked and is executed: see ``_forkable``. So is a command with
-``TEST_FORKS=no`` in its environment, for a test that finds processes by what /proc has of theirs.
+Commands with settings that Python reads at its start cannot be forked and are executed: see ``_forkable``. So are
+commands with ``TEST_FORKS=no`` in their environment, for a test that finds processes by their data in /proc.
 """
 
 import atexit
@@ -29,7 +29,7 @@ FORKS = os.environ.get("TEST_FORKS") != "no"
 
 
 class Running(Protocol):
-    """What a test may do with a process that it has started."""
+    """A process that a test has started."""
 
     pid: int
     returncode: int | None
@@ -40,7 +40,7 @@ class Running(Protocol):
 
 
 class Forked:
-    """A process that was forked; it is used like a ``Popen``."""
+    """A forked process, used like a ``Popen``."""
 
     def __init__(self, argv: Sequence[str], pid: int, line: socket.socket) -> None:
         self.args, self.pid, self.returncode = argv, pid, None
@@ -64,13 +64,13 @@ class Forked:
             return self.returncode
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal if it still runs."""
+        """Send a signal if the process still runs."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
 
 class _Preloaded:
-    """The process that forks, seen from the tests."""
+    """The connection of the tests to the forking process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class _Preloaded:
     def fork(
         self, argv: list[str], env: Mapping[str, str], cwd: str, streams: Sequence[int]
     ) -> tuple[int, socket.socket]:
-        """Fork a process with these streams; return its pid, and the socket that its exit code comes through."""
+        """Fork a process with these streams. Return its pid, and the socket that receives its exit code."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps({"argv": argv, "env": dict(env), "cwd": cwd}).encode()
         with self._lock, theirs:
@@ -141,7 +141,7 @@ def start(
 def run(
     argv: Sequence[str | Path],
     *,
-    input: str | bytes | None = None,  # noqa: A002 - named as that of subprocess.run
+    input: str | bytes | None = None,  # noqa: A002 - named like that of subprocess.run
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     stdout: int | None = None,
@@ -188,7 +188,7 @@ _FOLLOWED = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRIT
 
 
 def is_ours(argv: Sequence[str]) -> bool:
-    """Whether a command is a script of this environment that Python runs, or ``python -m`` of a module of ours."""
+    """Return whether a command is a Python script of this environment, or ``python -m`` with a module of ours."""
     if argv[0] == sys.executable:
         return argv[1] == "-m" and argv[2].partition(".")[0].partition("_")[0] in MODULES
     script = Path(argv[0])

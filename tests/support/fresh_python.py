@@ -1,4 +1,4 @@
-"""A Python that has imported nothing of ours yet."""
+"""A Python process that has not imported our code yet."""
 
 import subprocess
 import sys
@@ -15,5 +15,5 @@ def printed_by(program: str) -> str:
 
 
 def imported_by(program: str) -> list[str]:
-    """Return the names of all modules that a fresh Python has behind this program, which must end well."""
+    """Return the names of all modules loaded by a fresh Python after this program, which must succeed."""
     return printed_by(f"{program}\nimport sys\nprint(*sys.modules)").split()

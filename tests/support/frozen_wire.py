@@ -1,8 +1,8 @@
 """What processes of different releases share, frozen in ``tests/protocol/wire.json``: ``make wire`` adds what is new.
 
 Keys, events, stored records, fields of hashes, jobs, commands and codes. CONTRIBUTING.md has the rule for changing
-them. Arguments and answers of scripts are no part of it: a script is called by the hash of its text, so each release
-runs its own.
+them. Arguments and answers of scripts are not included: a script is called by the hash of its text, so each release
+runs its own scripts.
 """
 
 import inspect
@@ -37,11 +37,11 @@ NEW = (
 )
 
 Wire = dict[str, dict[str, Any]]
-"""Sections of names, each with what it stands for."""
+"""Sections of names, each with its form."""
 
 
 def wire() -> Wire:
-    """The wire as the code has it."""
+    """Return the wire as defined by the code."""
     records = _records(TurnRequest, JournalEntry, SavedSession, AppParts)
     events = _records(KnownEvent)
     kinds = {one.__name__: one.__struct_config__.tag for one in get_args(KnownEvent)}
@@ -69,12 +69,12 @@ def wire() -> Wire:
 
 
 def frozen() -> Wire:
-    """The wire as it was frozen."""
+    """Return the frozen wire."""
     return {section: names for section, names in json.loads(FROZEN.read_text()).items() if section != NOTE}
 
 
 def complaints(before: Wire, now: Wire) -> list[str]:
-    """What would harm a process of an earlier release, in sentences that say what to do."""
+    """Return changes that would harm processes of earlier releases, in sentences with what to do."""
     return [
         f"{section}: {name!r} was {_shown(form)} and {_become(now.get(section, {}), name)}. Earlier releases "
         f"rely on it: leave it as it is, and put what is new under a new name. {RULE}."
@@ -85,7 +85,7 @@ def complaints(before: Wire, now: Wire) -> list[str]:
 
 
 def additions(before: Wire, now: Wire) -> list[str]:
-    """What is new or has risen, by section and name."""
+    """Return what is new or has risen, by section and name."""
     return [
         f"{section}: {name!r} is {_shown(form)}"
         for section, names in now.items()
@@ -96,7 +96,7 @@ def additions(before: Wire, now: Wire) -> list[str]:
 
 
 def _holds(section: str, before: Any, now: Any) -> bool:
-    """Whether what was frozen holds still: versions only rise."""
+    """Return whether a frozen name still holds: a version may only rise."""
     if before is None or now is None:
         return before is None
     return now >= before if section == "versions" else now == before
@@ -111,7 +111,7 @@ def _shown(form: Any) -> str:
 
 
 def _records(*types: Any) -> dict[tuple[str, str], Any]:
-    """Each field of these structs, and of those within them, as JSON Schema. A field without default is required."""
+    """Return each field of these structs and of nested ones as JSON Schema. A field without default is required."""
     _, components = msgspec.json.schema_components(types)
     return {
         (struct, field): form
@@ -131,7 +131,7 @@ def _commands() -> list[str]:
 
 
 def _fields_of_command(name: str) -> list[str]:
-    """The fields that the scripts send with a command and that a worker reads."""
+    """Return the fields that scripts send with a command and that a worker reads."""
     scripts = resources.files("antiphon.wire") / "lua"
     texts = [(scripts / one).read_text() for one in ("include/stop.lua", "keep_variant.lua")]
     sending = [text for text in texts if f'"command":"{name}"' in text]
@@ -140,7 +140,7 @@ def _fields_of_command(name: str) -> list[str]:
 
 
 def _codes(error: type[AgentError]) -> set[str]:
-    """The codes of an error and of those that derive from it, without those that tests define."""
+    """Return the codes of an error and its subclasses, without subclasses defined by tests."""
     ours = [one for one in error.__subclasses__() if one.__module__.startswith("antiphon")]
     return {str(error.code)}.union(*map(_codes, ours))
 
@@ -150,7 +150,7 @@ def _sorted(whole: Wire) -> Wire:
 
 
 def text_of(whole: Wire) -> str:
-    """The file: each name on a line of its own."""
+    """Return the text of the file: each name on its own line."""
     sections = [
         f" {json.dumps(section)}: {{\n"
         + ",\n".join(
@@ -163,7 +163,7 @@ def text_of(whole: Wire) -> str:
 
 
 def main() -> int:
-    """Freeze what is new. What is broken stays: to take it away, delete its line by hand, with a decision."""
+    """Freeze what is new. If something is broken, change nothing: removing a line takes a decision, by hand."""
     now, before = wire(), frozen() if FROZEN.exists() else {}
     broken = complaints(before, now)
     if broken:

@@ -1,4 +1,4 @@
-"""A gate at which a step of a script, or a tool, waits until the test goes on."""
+"""A gate at which a script step or a tool waits until the test opens it."""
 
 import threading
 
@@ -6,7 +6,7 @@ from support.eventually import patience, wait_until_async
 
 
 class Gate:
-    """Lets one step of a script, or a tool, wait until the test goes on."""
+    """Makes a script step or a tool wait until the test sets ``opened``."""
 
     def __init__(self):
         self.reached = threading.Event()

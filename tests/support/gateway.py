@@ -29,7 +29,7 @@ class Api:
         self.http = httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=patience(30))
 
     async def call(self, method: str, path: str, /, status: int | None = None, **more: Any) -> Any:
-        """Return the JSON of the response, once it is known that it has this status, or any below 300."""
+        """Return the JSON of the response; fail unless it has this status, or by default any below 300."""
         answer = await self.http.request(method, path, **more)
         assert answer.status_code == status if status else answer.status_code < 300, answer.text
         return answer.json() if answer.content else None
@@ -46,7 +46,7 @@ class Api:
         return found["turn_id"]
 
     async def result(self, turn: str) -> Any:
-        """Return what became of a turn, once it has ended."""
+        """Return the result of a turn, once it has ended."""
         return await self.get(f"/turns/{turn}/result?wait=20", 200)
 
 
@@ -54,7 +54,7 @@ class Api:
 async def open_gateway(
     redis_url: str, *, key: str | None = None, archive: Any = None, **options: Any
 ) -> AsyncGenerator[tuple[Api, Gateway]]:
-    """Serve a gateway with these options; the program that calls it has this key."""
+    """Serve a gateway with these options, and yield a caller with this key and the gateway."""
     async with AsyncClient(redis_url, archive=archive) as client:
         app = gateway(client, **options)
         async with serving(app, SocketConnection, Connection) as port:
@@ -64,7 +64,7 @@ async def open_gateway(
 
 
 async def follow(source: EventSource, until: str = "end") -> tuple[list[Message], Any]:
-    """Return the messages up to the one of this type, without comments, and the data of that one."""
+    """Return the messages up to one of this type, without comments, and the data of that message."""
     found: list[Message] = []
     async with aclosing(source.messages()) as messages:
         async for message in messages:
@@ -81,7 +81,7 @@ async def follow(source: EventSource, until: str = "end") -> tuple[list[Message]
 async def stand(
     redis_url: str, tmp_path: Path, **options: Any
 ) -> AsyncGenerator[tuple[Ensemble, Api, Gateway]]:
-    """A worker with the stage's agent, and a gateway with these options."""
+    """Run a worker with the stage's agent, and a gateway with these options."""
     async with (
         open_ensemble(redis_url, tmp_path / "stage") as ensemble,
         ensemble.worker(),
@@ -91,14 +91,14 @@ async def stand(
 
 
 def keys(**given: Any) -> tuple[Keys, dict[str, str]]:
-    """Keys by name, each with its options, and the secrets of these."""
+    """Return keys by name, each with its options, and their secrets."""
     secrets = {name: new_key() for name in given}
     return Keys({name: Key(hash=hash_of(secrets[name]), **more) for name, more in given.items()}), secrets
 
 
 @asynccontextmanager
 async def programs(api: Api, secrets: dict[str, str]) -> AsyncGenerator[dict[str, Api]]:
-    """A program for each of these keys, which calls the same gateway."""
+    """Yield a caller of the same gateway for each of these keys."""
     found = {name: Api(api.url, key) for name, key in secrets.items()}
     async with AsyncExitStack() as stack:
         for one in found.values():

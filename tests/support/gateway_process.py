@@ -50,7 +50,7 @@ async def gathered(stream: Any, into: list[Any]) -> bool:
     """Read a stream, and return whether it came to its end."""
     try:
         async for one in stream:
-            into.append(one)  # noqa: PERF401 - what came before the end stays
+            into.append(one)  # noqa: PERF401 - what arrived before the end is kept
     except (httpx2.TransportError, openai.APIConnectionError):
         return False
     return True

@@ -1,15 +1,15 @@
-"""How the work for a text grows with its length: the measure for everything that reads text from outside.
+"""Measures how the work for a text grows with its length, for everything that reads text from outside.
 
-Growth, because seconds depend on the machine. A text is made longer until reading it takes long enough to be measured;
-then it is doubled twice. Linear work takes four times as long, quadratic work sixteen times. What takes no measurable
-time for a hundred thousand signs is linear, whatever the machine.
+Growth is measured because seconds depend on the machine. A text is made longer until reading it takes a measurable
+time; then it is doubled twice. Linear work takes four times as long, quadratic work sixteen times. Reading that takes
+no measurable time for a hundred thousand characters is linear on any machine.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-FEW = (12, 16, 20, 24, 28)  # where exponential work already shows, and still ends
+FEW = (12, 16, 20, 24, 28)  # lengths at which exponential work is already visible, and still ends
 MANY = 4_096
 MOST = 131_072
 MEASURABLE_SECONDS = 0.001
@@ -17,13 +17,13 @@ BETWEEN_LINEAR_AND_QUADRATIC = 9.0  # 4 and 16, for four times the length
 TRIES = 3
 
 Text = Callable[[int], str]
-"""A text of about so many signs."""
+"""Returns a text of about this many characters."""
 
 
 def superlinear(read: Callable[[str], object], text: Text) -> bool:
-    """Whether reading takes more than in proportion to the length of the text."""
+    """Return whether the time to read grows faster than the length of the text."""
     for size in FEW:
-        if _seconds(read, text(size)) > 0.05:  # for a handful of signs
+        if _seconds(read, text(size)) > 0.05:  # for a few characters
             return True
     if _seconds(read, text(MANY)) < MEASURABLE_SECONDS:  # quadratic work would be millions of steps
         return False
@@ -31,7 +31,7 @@ def superlinear(read: Callable[[str], object], text: Text) -> bool:
 
 
 def adversarial(pieces: Iterable[str], signs: Iterable[str]) -> Iterator[Text]:
-    """Texts that make a reader go back: a piece once, then a piece, a sign or two again and again, and an odd end."""
+    """Yield texts that cause backtracking: a piece, then a piece or 1 or 2 characters repeated, and an odd end."""
     pieces, signs = list(dict.fromkeys(pieces)), list(dict.fromkeys(signs))
     pairs = [a + b for a, b in product(signs, repeat=2)]
     bodies = [(start, sign) for start in ["", *pieces, *signs] for sign in signs]
@@ -56,7 +56,7 @@ def _ratio(read: Callable[[str], object], text: Text) -> float:
 
 
 def _seconds(read: Callable[[str], object], text: str) -> float:
-    """Of this thread's own: what else the machine does is not counted."""
+    """Return the CPU seconds of this thread: other work of the machine does not count."""
     began = time.thread_time()
     read(text)
     return time.thread_time() - began

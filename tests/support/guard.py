@@ -1,6 +1,6 @@
-"""No process outlives the tests: what is guarded here is killed when this process is gone, however it ended.
+"""Ensures that no process outlives the tests: guarded processes are killed when this process ends in any way.
 
-Each test process has one watchdog. It works for process groups, so that the children of a worker end as well.
+Each test process has one watchdog. It handles process groups, so that the children of a worker also end.
 """
 
 import atexit
@@ -14,12 +14,12 @@ _lock = threading.Lock()
 
 
 def guard(group: int) -> None:
-    """Kill this process group when the test process is gone."""
+    """Have this process group killed when the test process has ended."""
     _tell("group", group)
 
 
 def release(group: int) -> None:
-    """This process group has ended; its number may be given to another."""
+    """Stop guarding this process group, which has ended: its number may be reused."""
     _tell("ended", group)
 
 

@@ -11,7 +11,7 @@ from antiphon.tools import Tool, tool
 
 
 def harmful_tools(harms: Callable[[str, str], bool]) -> list[Tool[..., Any]]:
-    """The tools; ``harms(name, text)`` says whether a call is to do harm."""
+    """Return the tools; ``harms(name, text)`` decides whether a call does harm."""
 
     @tool
     async def spin(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A worker in the test's own process, with nothing but what the package brings."""
+"""A worker in the test's own process, with only what the package includes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from antiphon_worker.settings import Settings
 async def running_worker(
     url: str, app: App | None = None, *, at_once: bool = False, **settings: Any
 ) -> AsyncIterator[Worker]:
-    """Known to every client once it is returned, unless ``at_once``; stopped at the end as by SIGTERM."""
+    """Yield a worker, unless ``at_once`` when every client can see it; at the end, stop it as by SIGTERM."""
     worker = Worker(Settings(redis_url=url, drain=5.0, **settings), app or App())
     running = asyncio.create_task(worker.run())
     try:

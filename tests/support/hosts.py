@@ -1,7 +1,7 @@
-"""Hosts on one machine: network namespaces with addresses of their own, which a bridge connects.
+"""Hosts on one machine: network namespaces with their own addresses, connected by a bridge.
 
-Needs Linux, root and iproute2. What is lost between two hosts is lost silently, as in a network: its frames go to a
-device that no host has. A slow host sends through a token bucket.
+Needs Linux, root and iproute2. Traffic between parted hosts is lost silently, as in a network: its frames go to a
+device that does not exist. A slow host sends through a token bucket.
 
 >>> with Hosts("redis", "worker") as hosts:
 ...     processes.start(*hosts["worker"].inside, "antiphon", "worker", "--redis-url", url)
@@ -40,7 +40,7 @@ class Host:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What a command begins with that runs on this host."""
+        """The prefix of a command that runs on this host."""
         return ("nsenter", f"--net=/run/netns/{self.namespace}") if self.namespace else ()
 
     def run(self, *command: str) -> None:
@@ -94,7 +94,7 @@ class Hosts:
             _run("ip", "link", "delete", self._tag)
 
     def part(self, one: str, other: str) -> None:
-        """Lose what two hosts send each other."""
+        """Lose all traffic between two hosts."""
         self.part_one_way(one, other)
         self.part_one_way(other, one)
 
@@ -128,7 +128,7 @@ class Hosts:
         return host
 
     def _aim(self, sender: str, receiver: str, mac: str) -> None:
-        """Let what one host sends to another go to this device."""
+        """Direct what one host sends to another to this device."""
         if sender != receiver:
             host, address = self[sender], self[receiver].address
             host.run(
@@ -137,7 +137,7 @@ class Hosts:
 
 
 def why_no_hosts() -> str:
-    """Why this process cannot have hosts of its own; '' if it can."""
+    """Return why this process cannot create hosts; '' if it can."""
     if os.name != "posix" or shutil.which("ip") is None or shutil.which("tc") is None:
         return "iproute2 is not installed"
     try:

@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def surfaces(root: Path) -> dict[str, tuple[str, set[str]]]:
-    """Return the options that each place has, with the interface that it belongs to."""
+    """Return the options of each place, with the interface it belongs to."""
     types = (root / NODE / "types.d.ts").read_text()
     jobs = (root / NODE / "generated.js").read_text().partition("JOB_OPTIONS = {")[2].partition("\n}")[0]
     found: dict[str, tuple[str, set[str]]] = {
@@ -55,7 +55,7 @@ def surfaces(root: Path) -> dict[str, tuple[str, set[str]]]:
 
 
 def other_places() -> dict[str, tuple[dict[str, Option], str, set[str]]]:
-    """Return the options of sessions and lists that each place has, with those that are declared for it."""
+    """Return the options of sessions and lists at each place, with the options declared for it."""
     flags = {
         name: {flag[2:].replace("-", "_") for flag in parser._option_string_actions}
         for name, parser in parsers()

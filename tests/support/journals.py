@@ -1,4 +1,4 @@
-"""What the agent loop writes to, in memory: the journal and the events of a turn, whose worker may die at any write."""
+"""A journal and events in memory for the agent loop, whose worker may die at any write."""
 
 from antiphon.events import TextDelta
 from antiphon_worker.loop.steps import decode_entry, encode_entry
@@ -10,7 +10,7 @@ class Crash(TurnStopped):
 
 
 class Journal:
-    """What a turn has written, as a store keeps it. The worker dies at the operation with the number ``crash``."""
+    """What a turn has written, as a store keeps it. The worker dies at operation number ``crash``."""
 
     full = False
 
@@ -33,7 +33,7 @@ class Journal:
         self.operation()  # dies before it is stored
         self.stored += [encode_entry(entry) for entry in entries]
         self.events += events
-        self.operation()  # dies before it is told so
+        self.operation()  # dies before it learns that
 
     async def now(self):
         return 0
@@ -51,4 +51,4 @@ class Journal:
         self.put(TextDelta(step=step, text=text))
 
     async def drain(self):
-        """There is room."""
+        """Do nothing: there is always room."""

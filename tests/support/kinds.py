@@ -1,4 +1,4 @@
-"""Marks each test with what it needs, so that no author has to: ``unit``, ``redis``, ``process`` or ``browser``.
+"""Marks each test with what it needs, so that authors need not: ``unit``, ``redis``, ``process`` or ``browser``.
 
 A test that starts processes or a browser is also ``nightly``, unless it is marked ``main_path``.
 """
@@ -24,7 +24,7 @@ SERVERS = {
     "guard",
     "release",
     "Watchdog",
-}  # in themselves, they are no reason
+}  # these alone do not make a test one of processes
 MARKS = {
     "unit": "needs neither a server nor a process",
     "redis": "needs a Redis",
@@ -60,7 +60,7 @@ def _kind(item: pytest.Function) -> str:
 
 @cache
 def _names(function: Any) -> frozenset[str]:
-    """All names that a function uses, and in turn the functions and classes of the tests that it names."""
+    """Return all names used by a function and, recursively, by the functions and classes of tests it names."""
     found: set[str] = set()
     seen: set[int] = set()
     waiting = [function]

@@ -1,5 +1,5 @@
-"""The stage, but a process that is to run a turn alone stands still twice: at the gate ``alone`` before it claims the
-turn, and at the gate ``claimed`` after it."""
+"""The stage, where a process that runs a turn alone waits twice: at the gate ``alone`` before it claims the turn, and
+at the gate ``claimed`` afterwards."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ here = stage.Stage(Path(os.environ["STAGE"]))
 
 
 def behind(gate: str, go_on: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The same, but not before the gate is open."""
+    """Return a function that does the same once the gate is open."""
 
     async def late(*arguments: Any) -> Any:
         here.note("waits", gate=gate)

@@ -1,4 +1,4 @@
-"""Looks for what users, tools and models wrote in all that a Redis holds, and in all that was ever sent to it."""
+"""Looks for texts of users, tools and models in everything that a Redis contains or was ever sent."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ from support.eventually import patience, wait_until
 
 CORE = "Qz7Marker"
 MARKER = f"{CORE} ö"
-"""Stands in everything that a user, a tool or a model writes in a test of encryption; ``CORE`` where only ASCII may."""
+"""Part of all that users, tools and models write in a test of encryption; ``CORE`` where only ASCII is allowed."""
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}")
 
@@ -26,14 +26,14 @@ _TAG = re.compile(r":\{\w+\}:")  # of a cell on a cluster
 
 
 def forms() -> list[bytes]:
-    """The forms in which the marker may stand: as it is, which no escape changes, in hex, in base64 at any offset."""
+    """Return the forms of the marker: as it is (no escape changes it), in hex, in base64 at any offset."""
     raw = CORE.encode()
     shifted = [base64.b64encode(b"\0" * offset + raw)[4 if offset else 0 : -4] for offset in range(3)]
     return [raw, raw.hex().encode(), *shifted]
 
 
 def unpacked(data: bytes, depth: int = 3) -> Iterator[bytes]:
-    """The data, and what is packed in it as base64 or by zlib, also one within the other."""
+    """Yield the data, and what is packed in it as base64 or by zlib, also nested."""
     yield data
     if not depth:
         return
@@ -50,12 +50,12 @@ def unpacked(data: bytes, depth: int = 3) -> Iterator[bytes]:
 
 
 def holds(data: bytes) -> bool:
-    """Whether the marker stands in this data in any form."""
+    """Return whether this data contains the marker in any form."""
     return any(form in one for one in unpacked(data) for form in forms())
 
 
 def dumped(redis: Redis) -> dict[bytes, bytes]:
-    """Every key with all that it holds, its own name included."""
+    """Return every key with its content, including its own name."""
     read: dict[bytes, Any] = {
         b"hash": redis.hgetall,
         b"list": lambda key: redis.lrange(key, 0, -1),
@@ -84,7 +84,7 @@ def _flat(value: Any) -> Iterator[bytes]:
 
 
 class Recorder:
-    """Records every command that a server runs, with its arguments, those within scripts and all that is published."""
+    """Records every command of a server with its arguments, including commands in scripts and published messages."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -101,11 +101,11 @@ class Recorder:
             self._heard += data
 
     def heard(self) -> list[bytes]:
-        """The commands that were heard until now."""
+        """Return the commands recorded so far."""
         return bytes(self._heard).split(b"\r\n")
 
     def stop(self) -> list[bytes]:
-        """The commands until now, with which the recording ends."""
+        """End the recording, and return its commands."""
         with Redis.from_url(self._url) as redis:
             redis.echo("the end of the recording")
         wait_until(lambda: b"the end of the recording" in self._heard, description="all was heard")
@@ -116,9 +116,9 @@ class Recorder:
 
 
 def leaked_keys(url: str, allowed: Iterable[str] = ()) -> list[str]:
-    """Keys under ``ant:`` without a time to live, other than those that ``antiphon.wire.keys`` lets stay.
+    """Return keys under ``ant:`` without a time to live, except keys that ``antiphon.wire.keys`` lets stay.
 
-    ``allowed`` are patterns that one test allows itself.
+    ``allowed`` are patterns of further keys that a test may leave.
     """
     patterns = list(allowed)
     with Redis.from_url(url, decode_responses=True) as redis:

@@ -1,4 +1,4 @@
-"""A limit for what hangs outside a test function: it fails that test and no other."""
+"""A time limit for code outside a test function: if it hangs, only its test fails."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def limited(what: str, seconds: int) -> Iterator[None]:
-    """Raise ``TimeoutError`` in the main thread after so many seconds."""
+    """Raise ``TimeoutError`` in the main thread after ``seconds``."""
 
     def ring(*_: object) -> None:
         raise TimeoutError(f"{what} took more than {seconds} s")

@@ -19,13 +19,13 @@ _LISTS = {
     "OF_ITS_SESSION": "session",
     "LIFE": "session",
 }
-"""Fields that several calls name by one list, with the kind of their key."""
+"""Lists of fields that several calls share, with the kind of their key."""
 
 
 def fields_of_scripts() -> dict[str, set[str]]:
-    """By the kind of a key (``session``, ``turn``, ``rq_job``, …), the names of its fields.
+    """Return by kind of key (``session``, ``turn``, ``rq_job``, …) the names of its fields.
 
-    A name that ends with a colon is a prefix: a number follows.
+    A name that ends with a colon is a prefix.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for path in (resources.files("antiphon.wire") / "lua").rglob("*.lua"):  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def fields_of_scripts() -> dict[str, set[str]]:
 
 
 def _kinds_of_names(text: str) -> dict[str, str]:
-    """The local names that stand for a key, with the key's kind."""
+    """Return the local names of keys, with the key's kind."""
     return {
         name.strip(): kind[1]
         for names, values in _LOCAL.findall(text)
@@ -57,7 +57,7 @@ def _kinds_of_names(text: str) -> dict[str, str]:
 
 
 def _of_calls(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Of each command on a hash or stream: the expression of its key, and the fields that it names."""
+    """Yield for each command on a hash or stream the expression of its key, and the fields it names."""
     for call in _CALL.finditer(text):
         command, *rest = arguments(text[call.end() :])
         command = command.strip("'")
@@ -75,7 +75,7 @@ def _literals(values: list[str]) -> list[str]:
 
 
 def arguments(text: str) -> list[str]:
-    """The expressions up to the closing parenthesis of a call whose arguments begin here, or to the text's end.
+    """Return the expressions up to the closing parenthesis of a call whose arguments begin here, or to the end.
 
     >>> arguments("'HSET', key_turn(a, b), 'x', {1, 2}) then")
     ["'HSET'", 'key_turn(a, b)', "'x'", '{1, 2}']

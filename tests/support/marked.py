@@ -1,8 +1,8 @@
-"""What a page says between ``<!-- NAME: … -->`` and ``<!-- end of NAME -->`` is made from something else."""
+"""Replaces the generated part of a page, between ``<!-- NAME: … -->`` and ``<!-- end of NAME -->``."""
 
 
 def with_block(page: str, name: str, block: str) -> str:
-    """The page with ``block`` between its marks. Raises ``ValueError`` where the page has no such marks."""
+    """Return the page with ``block`` between its marks. Raises ``ValueError`` if the page has no such marks."""
     before, found, rest = page.partition(f"<!-- {name}:")
     first_line, _, rest = rest.partition("\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")

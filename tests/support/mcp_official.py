@@ -1,4 +1,4 @@
-"""The official conformance suite of MCP and servers of others, as ``make mcp`` installs them."""
+"""The official conformance suite of MCP and third-party servers, as installed by ``make mcp``."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def check_installed() -> None:
 async def conformance(
     kind: str, scenario: str, version: str, results: Path, *arguments: str, **env: str
 ) -> dict[str, str]:
-    """Run a scenario of the suite, and return its checks: each id with its status, and why it has failed."""
+    """Run a scenario of the suite, and return its checks: each id with its status, and the reason of a failure."""
     check_installed()
     command = [
         NODE,

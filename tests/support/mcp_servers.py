@@ -17,12 +17,12 @@ from antiphon.mcp import MCP
 
 
 def digest(token: str) -> str:
-    """What the server returns in place of a token, which would be removed from the result."""
+    """Return what the server returns instead of a token, which would be removed from the result."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 async def without_watcher() -> None:
-    """End the task in which the library for server-sent events looks, once a loop, whether the process ends."""
+    """End the task, one per loop, in which the library for server-sent events watches if the process ends."""
     for task in asyncio.all_tasks():
         if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher":
             task.cancel()
@@ -30,9 +30,9 @@ async def without_watcher() -> None:
 
 
 class Desk:
-    """A server over HTTP. ``seen`` has the credentials of each request, and the method of the protocol.
+    """A server over HTTP. ``seen`` has the credentials and the protocol method of each request.
 
-    With ``modern=False`` it knows only the handshakes of earlier protocols.
+    With ``modern=False`` it supports only the handshakes of earlier protocols.
     """
 
     def __init__(self, *, modern: bool = True, json: bool = False) -> None:
@@ -41,9 +41,9 @@ class Desk:
         self.modern, self.json = modern, json
         self.url = ""
         self.refused = ""
-        """Credentials that it refuses."""
+        """Credentials that the server refuses."""
         self.away = 0
-        """The status that a load balancer answers in its place."""
+        """The status that a load balancer answers in its place; 0 for none."""
 
         @self.server.tool()
         async def whoami(user: str, context: Context) -> str:
@@ -70,7 +70,7 @@ class Desk:
             timeout_keep_alive=120,  # a busy machine takes longer than the usual 5 s from one request to the next
         )  # fmt: skip
         server = uvicorn.Server(config)
-        running = asyncio.create_task(asyncio.to_thread(server.run, [listening]))  # on a loop of its own
+        running = asyncio.create_task(asyncio.to_thread(server.run, [listening]))  # on its own loop
         try:
             await wait_until_async(lambda: server.started or running.done())
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
@@ -106,14 +106,14 @@ async def _status(send: Any, status: int) -> None:
 
 
 def program(code: str, name: str = "demo", **options: Any) -> MCP:
-    """A server as a program of Python. ``server`` is there for its tools."""
+    """Return a server as a Python program. Its ``code`` adds tools to ``server``."""
     whole = "import asyncio, os, sys, time\nfrom mcp.server.mcpserver import MCPServer\nserver = MCPServer('demo')\n"
     whole += textwrap.dedent(code) + "\nserver.run('stdio')\n"
     return MCP.stdio([sys.executable, "-c", whole], name=name, connect_timeout=60, **options)
 
 
 def raw_program(code: str, name: str = "demo", **options: Any) -> MCP:
-    """A program of Python that is no server of the library. ``answer`` and ``messages`` are there."""
+    """Return a server as a Python program without the library. Its ``code`` may use ``answer`` and ``messages``."""
     whole = textwrap.dedent("""
         import json, sys, time
         def answer(message, result):

@@ -1,4 +1,4 @@
-"""Tasks of MCP (the extension ``io.modelcontextprotocol/tasks``) for the official client, which has none of its own."""
+"""Tasks of MCP (the extension ``io.modelcontextprotocol/tasks``) for the official client, which lacks them."""
 
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ ANY: Any = TypeAdapter(dict[str, Any])
 
 
 class NewTask(Result):
-    """What a server returns in place of a result."""
+    """The task that a server returns instead of a result."""
 
     model_config = ConfigDict(extra="allow")
     result_type: Literal["task"] = "task"
@@ -38,7 +38,7 @@ async def about_task(session: Any, method: str, task: str, **more: Any) -> dict[
 
 
 class Tasks(ClientExtension):
-    """Polls tasks until they end. ``seen`` are their states."""
+    """Polls tasks until they end. ``seen`` has their states."""
 
     identifier = EXTENSION
 

@@ -1,4 +1,4 @@
-"""Memories for tests: stores that fail, and what stands in a memory."""
+"""Memories for tests: stores that fail, and the contents of a memory."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from antiphon_worker.app import App
 
 
 class FailingStore(FaissStore):
-    """``failing``: nothing can be written. ``refuses``: no text with this word. ``gate``: writes wait for it."""
+    """``failing``: all writes fail. ``refuses``: writes with this word fail. ``gate``: writes wait for it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, WordEmbeddings())
@@ -45,6 +45,6 @@ def app_with(memory: Memory, **options: Any) -> App:
 
 
 def passages_in(memory: Memory) -> list[str]:
-    """The texts that stand in a FaissStore."""
+    """Return the texts in a FaissStore."""
     with memory.store._open() as database:
         return [row[0] for row in database.execute("SELECT text FROM documents WHERE text IS NOT NULL")]

@@ -1,6 +1,6 @@
-"""The memory that things take. Each is measured in a process of its own: threads of other tests allocate as well.
+"""Measures memory, each figure in its own process: threads of other tests also allocate.
 
-Bytes are those that our code has allocated, and the libraries it builds on; blocks are all of the process.
+Bytes are those allocated by our code, and in some figures by libraries; blocks are all of the process.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def bytes_of_waiting_chunks() -> float:
 
 
 def blocks_that_chunks_leave() -> float:
-    """Return the blocks that stay of a chunk that has left."""
+    """Return the blocks that a chunk leaves behind after it has left the worker."""
     way, found = warm_way(), list[float]()
     for _ in range(3):
         with _allocated(found, NUMBER):
@@ -70,7 +70,7 @@ def blocks_that_chunks_leave() -> float:
 
 
 async def blocks_that_turns_leave(url: str) -> float:
-    """Return the blocks that stay in the worker of a turn that has ended."""
+    """Return the blocks that an ended turn leaves behind in the worker."""
     number, found = 200, list[float]()
     async with running_worker(url):
         for batch in ("warm-up", "counted"):
@@ -112,7 +112,7 @@ async def bytes_of_idle_subscriptions(url: str) -> float:
     number, found = 200, list[float]()
     async with AsyncClient(url) as client, AsyncExitStack() as stack:
         await stack.enter_async_context(client.subscribe("warm-up", 0))
-        for once in range(3):  # a table that grows in one of them has room in the next
+        for once in range(3):  # a table that grows in one round has room in the next
             with _traced(found, OURS + LIBRARIES, number):
                 for n in range(number):
                     await stack.enter_async_context(client.subscribe(f"s{once}-{n}", 0))
@@ -121,7 +121,7 @@ async def bytes_of_idle_subscriptions(url: str) -> float:
 
 
 async def bytes_of_idle_streams(url: str) -> float:
-    """Return the bytes of a gateway's stream on which nothing happens."""
+    """Return the bytes of an idle stream of a gateway."""
     number, found = 100, list[float]()
     with ExitStack() as sockets:
         async with open_gateway(url, limits=Limits(rate=10_000)) as (api, app):
@@ -144,7 +144,7 @@ async def _confirmed(client: AsyncClient) -> None:
 
 @contextmanager
 def _traced(found: list[float], of: list[tracemalloc.Filter], number: int) -> Iterator[None]:
-    """Add the bytes in use, divided by ``number``, to what was found."""
+    """Append the bytes allocated in the block, divided by ``number``, to ``found``."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -158,7 +158,7 @@ def _traced(found: list[float], of: list[tracemalloc.Filter], number: int) -> It
 
 @contextmanager
 def _allocated(found: list[float], number: int) -> Iterator[None]:
-    """Add the blocks that were allocated and not freed, divided by ``number``, to what was found."""
+    """Append the blocks that were allocated and not freed, divided by ``number``, to ``found``."""
     gc.collect()
     before = sys.getallocatedblocks()
     yield

@@ -1,4 +1,4 @@
-"""A model server in a process of its own, for tests whose workers are processes too."""
+"""A model server in its own process, for tests whose workers are also processes."""
 
 import json
 import urllib.request
@@ -9,7 +9,7 @@ from support.processes import Process, Processes
 
 
 class ModelProcess:
-    """``flags`` are those of the model server: ``--pace 50``, ``--length 200``, …"""
+    """``flags`` are flags of the model server: ``--pace 50``, ``--length 200``, …"""
 
     def __init__(self, processes: Processes, *flags: str) -> None:
         self.process: Process = processes.python("-m", "antiphon_demo.modelserver", *flags, name="models")
@@ -19,7 +19,7 @@ class ModelProcess:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a worker's environment must hold so that its providers talk to this server."""
+        """The environment variables with which a worker's providers use this server."""
         return {
             "OPENAI_BASE_URL": self.openai_url,
             "OPENAI_API_KEY": "any",
@@ -28,6 +28,6 @@ class ModelProcess:
         }
 
     def statistics(self) -> dict[str, Any]:
-        """Counters since its start: requests, streams, live_streams, chunks, abandoned, …"""
+        """Return counters since its start: requests, streams, live_streams, chunks, abandoned, …"""
         with urllib.request.urlopen(f"{self.base_url}/stats", timeout=patience(5)) as answer:
             return json.load(answer)

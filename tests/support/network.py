@@ -1,4 +1,4 @@
-"""The tests talk to this machine alone: a connection to anywhere else is a mistake, and says so."""
+"""Restricts tests to this machine: a connection to anywhere else raises an error."""
 
 import atexit
 import ipaddress
@@ -13,7 +13,7 @@ OURS: set[ipaddress.IPv4Network] = set()
 
 
 def forbid_other_machines() -> None:
-    """Refuse every connection that leaves this machine, in this process and for good."""
+    """Refuse every connection from this process to other machines, permanently."""
     sys.addaudithook(_watch)
 
 
@@ -35,10 +35,10 @@ def _is_here(host: str) -> bool:
     return address.is_loopback or any(address in net for net in OURS)
 
 
-# Below the range that the system gives to outgoing connections, so that none of them can take the port of a
-# server that is away for a moment.
+# Below the range that the system uses for outgoing connections, so that none of them can take the port of a
+# server that is down for a moment.
 _RANGE = range(20_000, 32_000)
-# Not the global generator: that one has the same seed in every process of a test run.
+# Not the global generator, which has the same seed in every process of a test run.
 _random = random.SystemRandom()
 
 
@@ -53,7 +53,7 @@ def _release() -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nothing listens, and that no other test process gets in the next while."""
+    """Return a port of 127.0.0.1 on which nothing listens, and which no other test process gets for a while."""
     for _ in range(1000):
         port = _random.choice(_RANGE)
         with socket.socket() as probe:
@@ -68,8 +68,8 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> None:
-    """Take the port from other test processes until a hundred others were taken. Raises ``OSError``."""
-    if sys.platform != "linux":  # has no names of sockets that end with their process
+    """Reserve the port among test processes until a hundred others are reserved. Raises ``OSError`` if taken."""
+    if sys.platform != "linux":  # other systems have no socket names that end with their process
         return
     name = socket.socket(socket.AF_UNIX)
     try:

@@ -1,4 +1,4 @@
-"""The stage in another release: each of its scripts has another text, and so another hash."""
+"""The stage in another release: each of its scripts has a different text, and so a different hash."""
 
 import hashlib
 from dataclasses import replace

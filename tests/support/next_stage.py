@@ -1,4 +1,4 @@
-"""The stage in a release that knows one version more of everything that a turn consists of."""
+"""The stage in a release that supports one more version of every part of a turn."""
 
 from support import stage
 

@@ -1,8 +1,8 @@
-"""A Valkey, gateways and workers that a program in another language starts, kills and asks, line by line.
+"""A Valkey, gateways and workers that a program in another language starts, kills and calls, line by line.
 
     python -m support.node_stand < {"id": 1, "do": "up"} ... > {"id": 1, "gives": {...}}
 
-The suites of ``client/node`` are such programs. All ends with the input.
+The suites of ``client/node`` are such programs. Everything ends with the input.
 """
 
 import json
@@ -30,7 +30,7 @@ SECRET = "a secret that every replica has, 32 bytes"
 
 
 class Stand:
-    """One of each; the public methods are what can be asked for."""
+    """One of each. The public methods can be called by name."""
 
     def __init__(self, directory: Path, server: RedisServer, proxy: Proxy, *flags: str) -> None:
         self._server, self._proxy = server, proxy
@@ -48,7 +48,7 @@ class Stand:
         self._recorder: Any = None
 
     def up(self) -> dict[str, str]:
-        """Where everything is, once it runs."""
+        """Start everything, and return the addresses."""
         self.start_gateway()
         self.start_worker()
         redis, proxied = self._server.url, self._proxy.url
@@ -68,7 +68,7 @@ class Stand:
         _running(self._gateway).kill()
 
     def stop_gateway(self) -> None:
-        """As an operator does."""
+        """Stop the gateway as an operator does."""
         _running(self._gateway).terminate()
 
     def start_worker(self) -> None:
@@ -82,13 +82,13 @@ class Stand:
         self._stage.open(gate)
 
     def waits(self, gate: str, times: int = 1) -> None:
-        """An answer waits at this gate."""
+        """Return when ``times`` answers have reached this gate."""
         wait_until(
             lambda: len(self._stage.notes("waits", gate=gate)) >= times, 20, f"an answer waits at {gate}"
         )
 
     def asked(self, text: str) -> int:
-        """How often the model was asked this."""
+        """Return how often the model was asked this."""
         return len(self._stage.notes("asked", text=text))
 
     def cut(self) -> None:
@@ -109,7 +109,7 @@ class Stand:
         self._proxy.heal()
 
     def connections(self, number: int) -> None:
-        """The proxy has so many connections."""
+        """Return when the proxy has this number of connections."""
         wait_until(
             lambda: self._proxy.connections == number,
             10,
@@ -117,7 +117,7 @@ class Stand:
         )
 
     def submit(self, session: str, text: str, key: str, agent: Any) -> str:
-        """Submit with the Python client."""
+        """Submit a turn with the Python client, and return its id."""
         from antiphon.input.request import AgentSpec
 
         with Client(self._server.url) as client:
@@ -134,7 +134,7 @@ class Stand:
         self._recorder = Recorder(self._server.url)
 
     def reads(self, session: str) -> None:
-        """A reader has learnt which session of this id there is. Ends the recording."""
+        """Return when a reader has read which session has this id, and end the recording."""
         assert self._recorder is not None
         read = f'"ant:session:{session}" "seq"'.encode()
 
@@ -145,7 +145,7 @@ class Stand:
         self._recorder.stop()
 
     def end_session(self, session: str, how: str) -> None:
-        """A session is ``deleted``, has ``expired``, or is ``gone`` since it expired more than an hour ago."""
+        """Let a session be ``deleted``, be ``expired``, or be ``gone``, as if it expired more than an hour ago."""
         if how == "deleted":
             self.delete(session)
             return

@@ -1,4 +1,4 @@
-"""One test over a list, which reports all that is wrong and not only the first."""
+"""One test over a list, which reports all failures and not only the first."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ def for_each(values: Iterable[Any], name: Callable[[Any], object] = str) -> Call
             for value in values:
                 try:
                     check(value, **given)
-                except Exception as exc:  # noqa: BLE001 - whatever fails a test
+                except Exception as exc:  # noqa: BLE001 - any exception fails a test
                     wrong.append(f"{name(value)}: {exc or type(exc).__name__}")
             assert not wrong, "\n".join([f"{len(wrong)} offenders:", *wrong])
 

@@ -1,4 +1,4 @@
-"""Workers, a gateway and OpenAI's own client on one Redis, and the contract that what they exchange must fit."""
+"""Workers, a gateway and OpenAI's own client on one Redis, and the contract for what they exchange."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ MODEL = "stage/stage-1"
 
 
 class Contract:
-    """The Open Responses specification. Called with a response or an event, it fails unless that fits."""
+    """The Open Responses specification. A call with a response or an event fails unless it conforms."""
 
     def __init__(self, document: Any) -> None:
         self._schemas = Schemas(document)
@@ -42,7 +42,7 @@ class Contract:
 
 @cache
 def contract_at(root: Path) -> Contract:
-    """Read the specification beside the project, or skip the test."""
+    """Read the specification next to the project, or skip the test."""
     path = root.parent / "shared" / "openresponses" / "openapi.json"
     if not path.exists():
         pytest.skip("the Open Responses specification, ../shared/openresponses/openapi.json, is not here")
@@ -53,7 +53,7 @@ def contract_at(root: Path) -> Contract:
 async def open_client(
     redis_url: str, key: str = "none", **options: Any
 ) -> AsyncGenerator[tuple[Api, openai.AsyncOpenAI]]:
-    """A gateway with these options, and OpenAI's client with this key."""
+    """Open a gateway with these options, and OpenAI's client with this key."""
     async with (
         open_gateway(redis_url, key=key, **options) as (api, _),
         openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0) as client,
@@ -63,7 +63,7 @@ async def open_client(
 
 @asynccontextmanager
 async def stand(redis_url: str, tmp_path: Path) -> AsyncGenerator[tuple[Ensemble, Api, openai.AsyncOpenAI]]:
-    """A worker with the stage's model, a gateway and the client."""
+    """Run a worker with the stage's model, a gateway and the client."""
     async with (
         open_ensemble(redis_url, tmp_path / "stage") as ensemble,
         ensemble.worker(),
@@ -76,7 +76,7 @@ async def stand(redis_url: str, tmp_path: Path) -> AsyncGenerator[tuple[Ensemble
 async def calling(
     redis_url: str, answers: Callable[[Any], Any], agents: Any = (), models: Any = "any", **options: Any
 ) -> AsyncGenerator[tuple[Api, openai.AsyncOpenAI]]:
-    """A worker whose model (``scripted/any``) answers with a function, a gateway and the client."""
+    """Run a worker whose model (``scripted/any``) answers with a function, a gateway and the client."""
     app = App(
         agents=list(agents),
         providers={"scripted": ScriptedProvider(script(answers, repeat=True))},
@@ -95,13 +95,13 @@ async def calling(
 
 @asynccontextmanager
 async def socket(api: Api, path: str = "/v1/responses", **options: Any) -> AsyncGenerator[ClientConnection]:
-    """A WebSocket at the gateway."""
+    """Open a WebSocket to the gateway."""
     async with connect(api.url.replace("http", "ws") + path, proxy=None, **options) as peer:
         yield peer
 
 
 async def answered(peer: ClientConnection, **fields: Any) -> list[Any]:
-    """Ask for a response, and return its events up to the last one."""
+    """Request a response, and return its events up to the last one."""
     await peer.send(json.dumps({"type": "response.create", "model": MODEL, **fields}))
     return await told(peer)
 

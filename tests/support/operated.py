@@ -1,7 +1,7 @@
-"""What workers know where the page of operators is tested: the stage's model, with tools that report and that wait.
+"""The App for tests of the operator dashboard: the stage's model, with tools that report progress and wait.
 
-Worker processes load ``app`` from here. ``tool:survey`` in a question says how far it is until the gate ``tool`` is
-open; ``tool:refund`` waits for an approval.
+Worker processes load ``app`` from here. ``tool:survey`` in a question reports progress and waits until the gate
+``tool`` is open; ``tool:refund`` waits for an approval.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def make_app(
     keep_requests: bool = False,
     sub_agents: bool = False,
 ) -> App:
-    """An App with the agent ``support``. With ``sub_agents`` it can ask another one: ``tool:understudy``."""
+    """Return an App with the agent ``support``. With ``sub_agents`` it can call another one: ``tool:understudy``."""
 
     @tool
     async def survey(text: str, context: Context) -> str:

@@ -1,4 +1,4 @@
-"""The stage with another App, for worker processes: what it has stands in STAGE_APP."""
+"""The stage with another App for worker processes, whose agents are listed in STAGE_APP."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,9 @@ from antiphon_worker.inline_agents import Allow
 
 
 def app_with(stage: Stage, *agents: str, tools: tuple[str, ...] = (), approved: tuple[str, ...] = ()) -> App:
-    """An App with these agents, and with tools of these names for agents that come with a turn.
+    """Return an App with these agents, and with tools of these names for inline agents.
 
-    Calls of the tools ``approved``, which the agents have, wait for an approval.
+    Calls of the agents' own tools, ``approved``, wait for an approval.
     """
 
     def made(name: str, approval: bool = False):

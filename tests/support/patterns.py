@@ -1,4 +1,4 @@
-"""Every regular expression of the packages, found in their sources, with the ways in which each is used."""
+"""Every regular expression of the packages, found in their sources, with its uses."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ METHODS = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub"
 
 @dataclass(frozen=True)
 class Pattern:
-    """An expression and one way in which it is applied."""
+    """An expression and one method by which it is used."""
 
     where: str
     text: str
@@ -24,7 +24,7 @@ class Pattern:
     method: str
 
     def reader(self) -> Callable[[str], object]:
-        """What applies it to a text, to the end."""
+        """Return a function that applies it to a whole text."""
         compiled = re.compile(self.text, self.flags)
         method = getattr(compiled, self.method)
         if self.method in ("sub", "subn"):
@@ -38,7 +38,7 @@ def patterns() -> list[Pattern]:
 
 
 def patterns_of(module: Module) -> list[Pattern]:
-    """The expressions of a module. Raises ``AssertionError`` for one that cannot be read from its source."""
+    """Return the expressions of a module. A text that is not in its source is empty, and marked ``(given)``."""
     used = _uses(module.tree)
     found: list[Pattern] = []
     for node in ast.walk(module.tree):
@@ -47,7 +47,7 @@ def patterns_of(module: Module) -> list[Pattern]:
         where = f"{module.name}:{node.lineno}"
         text = _text(node.args[0])
         if text is None:
-            text = ""  # an expression that somebody else brings: see the test
+            text = ""  # an expression from elsewhere: see the test
             where += " (given)"
         if isinstance(text, bytes):
             text = text.decode("latin-1")
@@ -57,18 +57,18 @@ def patterns_of(module: Module) -> list[Pattern]:
 
 
 def signs_of(text: str) -> list[str]:
-    """Signs that an expression tells apart: one of each that it names, and some of every kind."""
+    """Return characters that an expression distinguishes: those it names, and some of every kind."""
     named = [sign for sign in re.sub(r"\\.", "", text) if sign not in "()[]{}?*+|^$"]
     return list(dict.fromkeys([*"a0 \n-", *named]))[:10]
 
 
 def pieces_of(text: str) -> list[str]:
-    """Shortest texts that fit the beginnings of an expression, of each of its alternatives."""
+    """Return the shortest texts that match the beginnings of an expression, for each of its alternatives."""
     return [text for text in dict.fromkeys(_examples(parser.parse(text), "")) if text][:12]
 
 
 def _examples(items: Any, start: str) -> Iterator[str]:
-    """``start`` with more and more of the items after it."""
+    """Yield ``start`` followed by more and more of the items."""
     for kind, value in items:
         name = str(kind)
         if name == "BRANCH":
@@ -90,7 +90,7 @@ def _examples(items: Any, start: str) -> Iterator[str]:
 
 
 def _sign(kind: str, value: Any) -> str:
-    """A sign that fits one item."""
+    """Return a character that matches an item."""
     if kind == "LITERAL":
         return chr(value)
     if kind == "IN":
@@ -115,7 +115,7 @@ def _re_function(node: ast.Call) -> str | None:
 
 
 def _target(tree: ast.Module, call: ast.Call) -> str:
-    """The name that a compiled expression is bound to."""
+    """Return the name that a compiled expression is bound to."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and node.value is call and isinstance(node.targets[0], ast.Name):
             return node.targets[0].id
@@ -123,7 +123,7 @@ def _target(tree: ast.Module, call: ast.Call) -> str:
 
 
 def _uses(tree: ast.Module) -> dict[str, list[str]]:
-    """The methods that are taken of each name."""
+    """Return the methods used of each name."""
     used: dict[str, list[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
@@ -132,7 +132,7 @@ def _uses(tree: ast.Module) -> dict[str, list[str]]:
 
 
 def _text(node: ast.expr) -> str | bytes | None:
-    """The expression as it stands; a part that is put in counts as a word."""
+    """Return the text of an expression, with ``word`` for each inserted part; None if it is not a literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
         return node.value
     if isinstance(node, ast.JoinedStr):

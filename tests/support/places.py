@@ -1,4 +1,4 @@
-"""The fixture ``place``: where the turns of an agent run, in this process or on a worker, and what they come to."""
+"""The fixture ``place``: runs the turns of an agent in this process, or on a worker."""
 
 from contextlib import asynccontextmanager
 from functools import partial

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, from Debian's package, in a folder that goes with it."""
+"""A PostgreSQL server for a test, from Debian's package, in a temporary folder."""
 
 import os
 import pwd
@@ -17,19 +17,19 @@ from support.network import free_port
 
 
 def postgres_binaries() -> Path | None:
-    """The folder of the server's programs, or None."""
+    """Return the folder of the server's programs, or None."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     known = shutil.which("initdb")
     return found[-1].parent if found else Path(known).parent if known else None
 
 
 class PostgresServer:
-    """The server refuses to run as root: then it runs as the user that its package makes, or as nobody."""
+    """The server refuses to run as root: it then runs as the user ``postgres`` of its package, or ``nobody``."""
 
     def __init__(self, binaries: Path | None = None) -> None:
         binaries = binaries or postgres_binaries()
         if binaries is None:
-            import pytest  # the benchmark has none
+            import pytest  # not installed for the benchmark
 
             pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
         self._binaries = binaries
@@ -70,7 +70,7 @@ class PostgresServer:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop as a crash does: nothing is said to clients."""
+        """Stop as in a crash, without notice to clients."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(patience(30))
@@ -78,7 +78,7 @@ class PostgresServer:
             self._process = None
 
     def new_database(self) -> str:
-        """The URL of an empty database."""
+        """Create an empty database, and return its URL."""
         name = f"made_{uuid4().hex}"
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "antiphon", name)
         return self.url.replace("/postgres", f"/{name}")

@@ -40,12 +40,12 @@ class Process:
         return self._log.read_text(errors="replace")
 
     def children(self) -> list[int]:
-        """The processes that it has started and still run (the worker processes of a supervisor)."""
+        """Return its child processes that still run (the worker processes of a supervisor)."""
         listing = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(pid) for pid in listing.read_text().split()] if listing.exists() else []
 
     def workers(self) -> list[int]:
-        """The worker processes of a supervisor that take turns; not those that it keeps ready."""
+        """Return the worker processes of a supervisor that take turns, without standby processes."""
         output = self.output
         return [
             pid
@@ -54,7 +54,7 @@ class Process:
         ]
 
     def wait_for_output(self, text: str, timeout: float = 20.0) -> str:
-        """Everything printed, once ``text`` stands in it; fails at once when the process ends without."""
+        """Return everything printed once it contains ``text``; fail as soon as the process ends without it."""
 
         def printed() -> bool:
             ended = not self.running
@@ -67,7 +67,7 @@ class Process:
         return self.output
 
     def wait(self, timeout: float = 30.0) -> int:
-        """The exit code, once it has ended; it may take as long as ``patience`` says."""
+        """Return the exit code, once it has ended; ``patience`` extends the limit."""
         try:
             return self._process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
@@ -76,23 +76,23 @@ class Process:
             ) from None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the process alone, not to its children."""
+        """Send a signal to the process only, not to its children."""
         self._process.send_signal(number)
 
     def terminate(self, timeout: float = 30.0) -> int:
-        """SIGTERM, as an operator stops it; the exit code."""
+        """Send SIGTERM, as an operator does, and return the exit code."""
         self.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
     def freeze(self) -> None:
-        """SIGSTOP for the whole group: alive, and doing nothing."""
+        """Stop the whole group with SIGSTOP: it stays alive, but does nothing."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL for the whole group, as when a host is lost; none of it is connected any more afterwards."""
+        """Kill the whole group, as when a host is lost; afterwards none of it is connected any more."""
         if self._swept:
             return
         self._swept = True
@@ -135,19 +135,19 @@ class Processes:
             process.kill()
 
     def report(self) -> list[tuple[str, str]]:
-        """What each process printed, for the report of a failed test."""
+        """Return what each process printed, for the report of a failed test."""
         return [(f"output of {process.name} (pid {process.pid})", process.output) for process in self.started]
 
 
 def _links(pid: int) -> Iterator[str]:
-    """What a process has open; not what it closes while this looks."""
+    """Yield the targets of a process's open files, without files it closes in the meantime."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             yield os.readlink(path)
 
 
 def worker_name(pid: int) -> str:
-    """How a worker process of a supervisor calls itself; '' where it has ended."""
+    """Return the name of a supervisor's worker process; '' if it has none or has ended."""
     with contextlib.suppress(OSError):
         forked = [
             link.removeprefix("/memfd:worker ").split()[0]
@@ -161,18 +161,18 @@ def worker_name(pid: int) -> str:
 
 
 def _group(leader: int) -> list[int]:
-    """The processes of a group, children of its leader's children included."""
+    """Return the processes of a group, including indirect children of its leader."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if _stat(pid)[2:3] == [str(leader)]]
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended."""
+    """Return whether a process has ended."""
     return _stat(pid)[:1] in ([], ["Z"], ["X"])
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent, group, … of a process; nothing where it is gone."""
+    """Return the state, parent, group, … of a process; [] if it has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

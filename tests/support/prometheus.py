@@ -1,4 +1,4 @@
-"""Which alerts fire for what processes export: the rules are evaluated by Prometheus's own tool."""
+"""Which alerts fire for exported metrics; Prometheus's own tool evaluates the rules."""
 
 import json
 import re
@@ -23,7 +23,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """The status and the body of an answer of this machine."""
+    """Return the status and the body of a response from this machine."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=patience(20)) as answer:
             return answer.status, answer.read().decode()
@@ -37,13 +37,13 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def samples(exposition: str) -> dict[str, float]:
-    """Each sample by its name with labels."""
+    """Return each sample by its name with labels."""
     lines = [line for line in exposition.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def firing(exposition: str, folder: Path) -> set[str]:
-    """The alerts that fire if a process has exported this for ``MINUTES`` minutes."""
+    """Return the alerts that fire if a process has exported this for ``MINUTES`` minutes."""
     series = [{"series": name, "values": f"{value}x{MINUTES}"} for name, value in samples(exposition).items()]
     asked = [{"eval_time": f"{MINUTES}m", "alertname": one["alert"], "exp_alerts": []} for one in ALERTS]
     case = {

@@ -1,6 +1,6 @@
-"""A TCP proxy in front of a server, with every fault of a network at a test's command.
+"""A TCP proxy in front of a server, which causes network faults on demand.
 
-It runs on a loop and a thread of its own, so that synchronous tests and blocked loops can use it as well.
+It runs on a loop in its own thread, so that synchronous tests and blocked loops can also use it.
 Every method returns when its effect is in force.
 
 >>> with Proxy(redis_server.port) as proxy:
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class _Link:
-    """One connection: a client, the server, and what has been asked for it."""
+    """One connection: a client, the server, and the fault requested for it."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.writers = (client, server)
         self.lose_reply = False
 
     async def cut(self) -> None:
-        """Break both connections; afterwards they are closed."""
+        """Break both connections, and return when they are closed."""
         for writer in self.writers:
             writer.transport.abort()
         for writer in self.writers:
@@ -56,7 +56,7 @@ class Proxy:
         self._delay_seconds = 0.0
         self._lose: list[bytes] = []
         self._lost = 0
-        self.asked_at = 0.0  # when the last request was passed on whose reply is lost
+        self.asked_at = 0.0  # when the last request with a lost reply was passed on
         self._accepted = 0
 
     def __enter__(self) -> Self:
@@ -75,30 +75,30 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The way to a Redis behind it."""
+        """The URL of a Redis behind the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def connections(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return len(self._links)
 
     @property
     def accepted(self) -> int:
-        """How many connections have been opened so far."""
+        """The number of connections opened so far."""
         return self._accepted
 
     @property
     def lost_replies(self) -> int:
-        """How many replies ``drop_reply`` has lost so far."""
+        """The number of replies lost by ``drop_reply`` so far."""
         return self._lost
 
     def cut(self) -> None:
-        """Break every open connection; whoever connects again is served."""
+        """Break every open connection; new ones are served."""
         self._run(self._cut())
 
     def refuse(self) -> None:
-        """Break every open connection, and new ones at once, until ``heal``."""
+        """Break every open connection, and close new ones immediately, until ``heal``."""
 
         async def act() -> None:
             self._refusing = True
@@ -119,14 +119,14 @@ class Proxy:
         self._call(act)
 
     def drop_reply(self, matching: bytes = b"", times: int = 1) -> None:
-        """Let the next request that contains ``matching`` reach the server and lose the reply.
+        """Let the next request that contains ``matching`` reach the server, and lose its reply.
 
-        TCP loses no single reply: the connection breaks in its place.
+        TCP cannot lose a single reply: the connection breaks instead.
         """
         self._call(lambda: self._lose.extend([matching] * times))
 
     def heal(self) -> None:
-        """Let everything pass again, what was held back first."""
+        """Let everything pass again, beginning with what was held back."""
 
         def act() -> None:
             self._refusing = False
@@ -153,12 +153,12 @@ class Proxy:
 
     async def _shut(self) -> None:
         for listening in self._server.sockets:
-            self._loop.remove_reader(listening)  # a server that is closed forgets whom it is accepting
+            self._loop.remove_reader(listening)  # a closed server forgets the connections it is accepting
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await self._cut()
-            await asyncio.wait(others)  # whoever is being accepted has a link afterwards
+            await asyncio.wait(others)  # a connection being accepted has a link afterwards
         self._server.close()
-        await asyncio.sleep(0)  # what was aborted is closed now
+        await asyncio.sleep(0)  # aborted connections are closed now
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._link(reader, writer))
@@ -181,7 +181,7 @@ class Proxy:
         await self._serve(_Link(writer, server_writer), reader, server_reader)
 
     async def _serve(self, link: _Link, client: asyncio.StreamReader, server: asyncio.StreamReader) -> None:
-        """Until one side has closed."""
+        """Serve a connection until one side closes it."""
         self._links.add(link)
         to_client, to_server = link.writers
         pumps = [
@@ -224,7 +224,7 @@ class Proxy:
             delivery.cancel()
 
     async def _deliver(self, queue: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
-        """In order, each when its time has come; an empty one is the end."""
+        """Deliver replies in order, each when it is due; an empty one marks the end."""
         while True:
             due, data = await queue.get()
             if not data:

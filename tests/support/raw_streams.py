@@ -1,4 +1,4 @@
-"""Streams of a gateway as bare sockets, which allocate next to nothing."""
+"""Streams of a gateway over bare sockets, which allocate almost nothing."""
 
 import socket
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def opened(sockets: ExitStack, url: str, sessions: list[str]) -> list[socket.socket]:
-    """Open streams of these sessions, and return them once their heads have come."""
+    """Open streams of these sessions, and return them once their heads have arrived."""
     place, found = urlsplit(url), []
     for session in sessions:
         one = sockets.enter_context(socket.create_connection((place.hostname, place.port)))
@@ -18,7 +18,7 @@ def opened(sockets: ExitStack, url: str, sessions: list[str]) -> list[socket.soc
 
 
 def heard(stream: socket.socket, text: bytes) -> None:
-    """Read from a stream until this text has come."""
+    """Read from a stream until this text has arrived."""
     got = b""
     while text not in got:
         part = stream.recv(65536)

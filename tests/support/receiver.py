@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real HTTP server in threads, which answers as the test says and keeps what has come."""
+"""A webhook endpoint: a real HTTP server in threads, which answers as the test sets and keeps what it received."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,9 +14,9 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """``answers`` are the statuses of the next answers, and 200 behind them. While ``held`` is set, none is given.
+    """``answers`` are the statuses of the next responses, then 200. Between ``hold`` and ``release``, none is sent.
 
-    ``acknowledged`` are those of ``received`` that were answered with 200.
+    ``acknowledged`` are the requests in ``received`` that were answered with 200.
     """
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Receiver:
         return [one.headers["webhook-id"] for one in self.received]
 
     def hold(self) -> None:
-        """Answer nothing."""
+        """Hold back all responses."""
         self._free.clear()
 
     def release(self) -> None:
-        """Answer all that wait."""
+        """Answer all waiting requests."""
         self._free.set()
 
     def __enter__(self) -> Self:

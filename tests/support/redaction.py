@@ -1,4 +1,4 @@
-"""A function that workers under test load to redact what their spans show."""
+"""A function that workers under test load to redact their spans."""
 
 from typing import Any
 
@@ -8,5 +8,5 @@ SECRET = "geheimnis"
 
 
 def redact(name: str, value: Any) -> str:
-    """Return a value of an attribute as JSON without the secret."""
+    """Return an attribute's value as JSON without the secret."""
     return encode(value).decode().replace(SECRET, "***")

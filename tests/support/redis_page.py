@@ -1,4 +1,4 @@
-"""The table of keys in docs/redis.md, made from the one place that spells them: ``python -m support.redis_page``."""
+"""Generates the table of keys in docs/redis.md from their definitions: ``python -m support.redis_page``."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _IDS = {
 
 
 def with_table(page: str) -> str:
-    """The page with the table as the code has it."""
+    """Return the page with the table generated from the code."""
     return with_block(page, "keys", _table())
 
 

@@ -1,7 +1,7 @@
-"""Older releases, each installed from its wheel into an environment of its own: ``.venv/releases/<version>``.
+"""Older releases, each installed from its wheel into its own environment: ``.venv/releases/<version>``.
 
-Nothing of them is published, so their wheels are built from their commits, and their dependencies are those of their
-time: ``tools/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares them.
+They are not published, so their wheels are built from their commits, with the dependencies of their time:
+``tools/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares them.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from support.source_tree import ROOT
 
 @dataclass(frozen=True)
 class Release:
-    """A release that processes can be started of: its interpreter, and the tests whose stage its workers load."""
+    """A release whose processes can be started: its interpreter, and the tests with the stage its workers load."""
 
     version: str
     python: Path
@@ -28,7 +28,7 @@ class Release:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables with which its interpreter finds its stage, and no other release."""
+        """The variables with which its interpreter finds its own stage and no other release."""
         return {"PYTHONPATH": f"{self.tests}{os.pathsep}{self.tests.parent / 'tools'}", "PYTHONSAFEPATH": "1"}
 
 
@@ -47,7 +47,7 @@ PREVIOUS = _older("0.2.0", "40dfede08d534c9b9fe3db4ba3bec7618d167f66")
 
 
 def prepare(release: Release = PREVIOUS) -> str:
-    """Build and install an older release, unless that is done. Return why it cannot be had, or ''."""
+    """Build and install an older release, unless that is done. Return why that failed, or ''."""
     version, commit, folder = release.version, release.commit, _folder(release.version)
     done = folder / commit
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def _run(*command: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process prepares it; the others wait."""
+    """Let one process prepare a release while others wait."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What workers know where an erasure is tested: the agent ``support`` with a memory, facts, and the search of turns."""
+"""The App for tests of erasure: the agent ``support`` with a memory, facts, and the search of turns."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ APP = "support.remembering:app"
 
 
 def make_app(stage: Stage) -> App:
-    """The App of ``support.operated``, with a memory of the tenant: what a turn's user said is a fact."""
+    """Return the App of ``support.operated`` with a memory of the tenant: what a turn's user said is a fact."""
     store = FaissStore(stage.directory / "memory", WordEmbeddings(64))
     memory = Memory(store, scope="tenant", recall="start", facts=FactModel("notetaker", "any"))
     return operated.make_app(stage, memory=memory, providers={"notetaker": notetaker()}, search=True)

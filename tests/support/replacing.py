@@ -1,4 +1,4 @@
-"""Replaces functions for the thread of a test: a worker in another thread of the process keeps the real ones."""
+"""Replaces functions in a test's thread only: a worker in another thread of the process keeps the real ones."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import pytest
 def replace_here(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, replacement: Callable[..., Any]
 ) -> None:
-    """Let this thread call ``replacement`` instead of a function of the module, until the test ends."""
+    """Have this thread call ``replacement`` instead of a function of the module, until the test ends."""
     real, mine = getattr(module, name), threading.get_ident()
 
     def chosen(*args: Any, **options: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Reports of tests, as a test process sends them: half a character would end the whole run."""
+"""Makes test reports encodable, since a lone surrogate in one would end the whole run."""
 
 from typing import Any
 
 
 def encodable(value: Any) -> Any:
-    """The same report, with each character that UTF-8 does not have as its escape sequence."""
+    """Return the same report, with an escape sequence for each character that UTF-8 cannot encode."""
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Apps with revisions of one agent, which answers with the name of its own."""
+"""Apps with revisions of one agent, which answers with its revision's name."""
 
 from contextlib import asynccontextmanager
 
@@ -37,7 +37,7 @@ def step(request):
 support = Agent(script(step, repeat=True), "any", name="support", system=NAME, tools=[work], rollout=Rollout(timeout=3))
 app = App(agents=[support])
 """
-"""The module of such an App for a real process, whose turns take a number of steps with a slow tool."""
+"""The module of such an App for a worker process, whose turns take several steps with a slow tool."""
 
 
 @tool(approval=True)
@@ -47,7 +47,7 @@ def refund() -> str:
 
 
 def app(answer: str, *, rollout=None, asks=True, **options) -> App:
-    """An App whose agent says which revision it is."""
+    """Return an App whose agent answers with its revision."""
     said = [tool_call("refund"), answer] if asks else [answer]
     agent = Agent(script(*said, repeat=True), "any", name="support", system=answer,
                   tools=[refund], rollout=rollout, **options)  # fmt: skip
@@ -70,7 +70,7 @@ async def client_of(url):
 
 
 async def suspended(client, url, one: App, session="s"):
-    """A turn that has begun on this App, and waits for an approval."""
+    """Return a turn that has begun on this App, and waits for an approval."""
     async with running_worker(url, one):
         turn = await client.submit(session, "Refund it.", agent="support")
         await wait_until_async(lambda: status_is(turn, "suspended"), 30, "it is suspended")

@@ -1,4 +1,4 @@
-"""The fixture ``runtime``: every test that takes it runs in this process, and again on a worker."""
+"""The fixture ``runtime``: every test that uses it runs in this process, and again on a worker."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ class Local:
         self.model = "scripted"
 
     def use(self, model):
-        """Let this ``antiphon.testing`` script answer for every agent."""
+        """Have this ``antiphon.testing`` script answer for every agent."""
         self.model = model
 
     def agent(self, model="any", **options):
@@ -43,7 +43,7 @@ class Local:
 
 
 class TestApp(App):
-    """Knows the script in use, and every tool that an agent of the test was given."""
+    """Has the script in use, and every tool that the test gave to an agent."""
 
     __test__ = False
 
@@ -64,7 +64,7 @@ class TestApp(App):
 
 
 class Workers:
-    """Turns run on a worker, in a thread with a loop of its own."""
+    """Turns run on a worker, in a thread with its own loop."""
 
     name = "redis"
 
@@ -92,7 +92,7 @@ class Workers:
         self._thread.start()
 
     def restart(self):
-        """Stop, and start a worker with what its App has now."""
+        """Restart the worker with the present state of its App."""
         self.stop()
         self._thread = threading.Thread(target=self._run, name="worker of the tests", daemon=True)
         self.start()
@@ -116,7 +116,7 @@ class Workers:
 
 @pytest.fixture(scope="session")
 def workers():
-    """A worker on a server of its own: it would take the turns of other tests."""
+    """A worker on its own server: on another, it would take the turns of other tests."""
     with RedisServer() as server:
         started = Workers(server.url)
         started.start()
@@ -146,7 +146,7 @@ def runtime(request):
 
 @pytest.fixture
 def workers_runtime(workers):
-    """The runtime on workers, for what this process has no part in."""
+    """The runtime on workers only, for features that local turns lack."""
     workers.app.known.clear()
     workers.use(None)
     workers.app.use_hooks(())

@@ -1,4 +1,4 @@
-"""The schemas of an OpenAPI document, each compiled once: making a validator takes far longer than using it."""
+"""The schemas of an OpenAPI document, each compiled once: creating a validator takes far longer than using it."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """A plugin for pytest that lets the session tests of the Agents SDK's source distribution use our sessions.
 
-They make ``SQLiteSession``s: here each is an ``AntiphonSession`` on the Redis that ``SESSIONS_REDIS`` names. What is
-about SQLite itself, by what a test's code names, is left out.
+They create ``SQLiteSession``s: here each is an ``AntiphonSession`` on the Redis at ``SESSIONS_REDIS``. Tests of
+SQLite itself, recognized by the names in their code, are left out.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ OF_SQLITE = re.compile(r"sqlite3|session(_\d)?\._|_await_mutation|monkeypatch|cl
 
 
 class Session(AntiphonSession):
-    """Takes the arguments of ``SQLiteSession``. Each database is a prefix, of this run of pytest alone."""
+    """Takes the arguments of ``SQLiteSession``. Each database is a prefix, unique to this run of pytest."""
 
     def __init__(self, session_id: str, db_path: Any = ":memory:", **options: Any) -> None:
         place = hashlib.sha256(f"{os.getpid()} {db_path}".encode()).hexdigest()[:12]
         super().__init__(session_id, redis=os.environ["SESSIONS_REDIS"], prefix=f"ant-{place}", **options)
 
     def close(self) -> None:
-        """There is no file."""
+        """Do nothing: there is no file."""
 
 
 agents.SQLiteSession = Session

@@ -1,6 +1,6 @@
-"""Redis servers of the tests' own: the real Valkey that pip brings, and redis-server where installed.
+"""Redis servers for tests: the bundled Valkey from pip, and redis-server if installed.
 
-A server keeps its port and its data over ``stop``, ``kill`` and ``restart``. None outlives the test process.
+A server keeps its port and its data across ``stop``, ``kill`` and ``restart``. None outlives the test process.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ def _binary(kind: Kind) -> Path | None:
 
 
 def clock_library() -> Path | None:
-    """libfaketime, which gives a server a clock of its own; None where it is not installed."""
+    """Return libfaketime, which gives a server its own clock; None if it is not installed."""
     return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
 def installed_kinds() -> list[Kind]:
-    """The servers at hand, Valkey first."""
+    """Return the installed servers, Valkey first."""
     return [kind for kind in get_args(Kind) if _binary(kind) is not None]
 
 
 class HasPort(Protocol):
-    """A server, or what leads to it."""
+    """A server, or a proxy to it."""
 
     port: int
 
 
 class RedisServer:
-    """A server in a process of its own.
+    """A server in its own process.
 
-    ``config`` is written as in ``redis.conf``; ``appendonly=True`` turns the log of writes on, with
-    ``appendfsync`` as given, and data then survives ``kill``. ``inside`` is what its command begins with.
+    ``config`` is written as in ``redis.conf``; ``appendonly=True`` enables the log of writes, with
+    ``appendfsync`` as given, and data then survives ``kill``. ``inside`` is the prefix of its command.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class RedisServer:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End at once, in the middle of whatever it does."""
+        """End immediately, in the middle of whatever it does."""
         self._end(signal.SIGKILL)
 
     def lose_power(self) -> None:
-        """End at once, in the middle of a write: the log of writes ends with half a command."""
+        """End immediately, in the middle of a write: the log of writes ends with half a command."""
         self.kill()
         log = max(
             self.data_dir.rglob("*.aof*"), key=lambda path: (path.suffix == ".aof", path.stat().st_mtime)
@@ -152,7 +152,7 @@ class RedisServer:
             connection.recv(64)
 
     def move_clock(self, seconds: float) -> None:
-        """Set the clock of a server with a ``movable_clock`` so many seconds after (or before) the real one."""
+        """Set the clock of a server with a ``movable_clock`` this many seconds after (or before) the real one."""
         assert self._clock is not None, "this server has the clock of the machine"
         self._clock.write_text(f"{seconds:+.0f}")
 
@@ -169,7 +169,7 @@ class RedisServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End, and remove the data if the directory is the server's own."""
+        """End, and remove the data directory if the server created it."""
         if self._process is not None:
             self.kill()
         if self._own_dir:
@@ -203,7 +203,7 @@ class RedisServer:
         return path
 
     def _known(self, settings: dict[str, str]) -> dict[str, str]:
-        """Redis 6.2 allows DEBUG to all and does not know the setting."""
+        """Drop the setting for DEBUG for Redis 6.2, which always allows DEBUG and rejects the setting."""
         if self.kind == "redis" and _version(self.kind) < (7,):
             settings.pop("enable-debug-command", None)
         return settings
@@ -235,7 +235,7 @@ class RedisServer:
 
 
 class Sentinel(RedisServer):
-    """Watches ``primary`` under the name ``master_name`` and promotes a replica when it is gone."""
+    """Watches ``primary`` under the name ``master_name``, and promotes a replica when it fails."""
 
     def __init__(
         self, primary: RedisServer, *, master_name: str = "primary", quorum: int = 1, down_after_ms: int = 300
@@ -255,7 +255,7 @@ class Sentinel(RedisServer):
 
     def _command(self) -> list[str]:
         path = self.data_dir / "server.conf"
-        if not path.exists():  # afterwards it is the sentinel's own: it keeps there what it has learned
+        if not path.exists():  # afterwards the sentinel stores its own state there
             self._write_config()
             with path.open("a") as config:
                 config.writelines(f"{line}\n" for line in self._watch)

@@ -12,7 +12,7 @@ from support.eventually import wait_until_async
 
 @asynccontextmanager
 async def serving(app: Any, ws: Any = "websockets-sansio", http: Any = "auto") -> AsyncIterator[int]:
-    """Serve the application, and give its port. A stream that is still open at the end is closed after a second."""
+    """Serve the application, and yield its port. A stream still open at the end is closed after a second."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, log_level="warning", ws=ws, http=http, timeout_graceful_shutdown=1, log_config=None

@@ -1,4 +1,4 @@
-"""What a processor's share is worth here: a test may limit seconds to those of an idle machine."""
+"""Measures the share of a processor that a process gets here, so that tests can scale limits of an idle machine."""
 
 import sys
 import time
@@ -12,9 +12,9 @@ from support.processes import Processes
 
 @contextmanager
 def share_of_processor(processes: Processes) -> Iterator[Callable[[], float]]:
-    """For which part of the time since the beginning a process that always has work was given a processor.
+    """Yield a function that returns the fraction of time since the beginning that a busy process has run.
 
-    That is 1 on an idle machine, and 0.2 where five such processes share each processor.
+    It is 1 on an idle machine, and 0.2 if five such processes share each processor.
     """
     spinning = processes.start(sys.executable, "-ISc", "while True: pass", name="spinning")
     try:

@@ -1,4 +1,4 @@
-"""Handlers of signals: one that a test leaves behind would decide how later tests of its process are interrupted."""
+"""Signal handlers: if a test left one behind, it would determine how later tests of its process are interrupted."""
 
 import signal
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def kept_handlers() -> Iterator[list[str]]:
-    """Put back the handlers that have changed at the end; the list names their signals afterwards."""
+    """Restore changed handlers at the end; afterwards the list has the names of their signals."""
     before = {number: signal.getsignal(number) for number in ENDING}
     changed: list[str] = []
     try:

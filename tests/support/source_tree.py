@@ -1,4 +1,4 @@
-"""The project's sources as syntax trees: who imports whom, how long everything is, which names are public."""
+"""The project's sources as syntax trees: imports, lengths, and public names."""
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 WHEELS = {"antiphon": (".", ("client", "worker")), "antiphon-demo": ("demo", ("demo",))}
-"""The distributions: where the pyproject.toml of each is, and the folders of its packages."""
+"""The distributions: the folder of each pyproject.toml, and the folders of its packages."""
 SOURCE_ROOTS = [root for _, roots in WHEELS.values() for root in roots]
 
 
@@ -38,9 +38,9 @@ class Module:
         return self.name.partition(".")[0]
 
     def imports(self, known: Iterable[str] = ()) -> set[str]:
-        """Dotted names of what is imported anywhere in it, for type checking and inside functions too.
+        """Return the dotted names of all imports in it, including those for type checking and inside functions.
 
-        Where ``from a.b import c`` names a module of ``known``, it is ``a.b.c``.
+        If ``from a.b import c`` names a module of ``known``, it is ``a.b.c``.
         """
         names = set(known)
         froms = {
@@ -57,15 +57,15 @@ class Module:
         return [(self._base(node), alias.name) for node in froms for alias in node.names]
 
     def functions(self) -> Iterator[tuple[str, int]]:
-        """Name and length in lines of every function, methods as ``Class.method``."""
+        """Yield the name and length in lines of every function, methods as ``Class.method``."""
         yield from _functions(self.tree, "")
 
     def defined(self) -> set[str]:
-        """Names that exist at the top level."""
+        """Return the names defined at the top level."""
         return set(_bound(self.tree.body))
 
     def exported(self) -> list[str] | None:
-        """``__all__``, or None where there is none."""
+        """Return ``__all__``, or None if there is none."""
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [
                 "__all__"
@@ -74,7 +74,7 @@ class Module:
         return None
 
     def texts(self) -> Iterator[tuple[int, str]]:
-        """Line and value of every string that is not a docstring."""
+        """Yield the line and value of every string that is not a docstring."""
         docstrings = {
             node.body[0].value
             for node in self.nodes
@@ -96,14 +96,14 @@ class Module:
 
 
 def packages(wheel: str | None = None) -> list[Path]:
-    """The folders of the packages, of one wheel or of all. ``client/node`` is none: npm installs into it."""
+    """Return the package folders of one wheel or of all; ``client/node``, an npm package, is not among them."""
     roots = [root for name, (_, roots) in WHEELS.items() for root in roots if wheel in (None, name)]
     return sorted(path.parent for root in roots for path in (ROOT / root).glob("*/__init__.py"))
 
 
 @cache
 def modules() -> dict[str, Module]:
-    """Every module of the packages, by dotted name."""
+    """Return every module of the packages, by dotted name."""
     found: dict[str, Module] = {}
     for package in packages():
         for path in sorted(package.rglob("*.py")):
@@ -114,7 +114,7 @@ def modules() -> dict[str, Module]:
 
 
 def find_cycle(edges: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names of one cycle in order, the first again at its end; empty where there is none."""
+    """Return the names of one cycle in order, ending with the first again; [] if there is none."""
     done: set[str] = set()
     path: list[str] = []
 

@@ -1,15 +1,15 @@
-"""A stage for turns under test: a model and tools that wait, fail and die where the user's text says so.
+"""A stage for turns under test: a model and tools that wait, fail and die as the user's text requests.
 
-``stage_app`` is what worker processes load (``ANTIPHON_APP``); ``Stage`` is the test's side. They meet in a
-directory, so that no fault of Redis comes between them. Words in the last user message:
+Worker processes load ``app`` (``ANTIPHON_APP``); ``Stage`` is the test's side. They communicate through a
+directory, so that no fault of Redis affects that. Words in the last user message:
 
-- ``gate:NAME``: the first words are said, then the answer waits until the test opens ``NAME``;
-- ``die`` or ``die*2``: the first words are said, then the process is killed (every time, or the first two);
-- ``interrupt`` or ``interrupt*2``: a task of the model's own raises ``KeyboardInterrupt``, which ends the process;
+- ``gate:NAME``: after the first words, the answer waits until the test opens ``NAME``;
+- ``die`` or ``die*2``: after the first words, the process is killed (every time, or the first two);
+- ``interrupt`` or ``interrupt*2``: the model's own task raises ``KeyboardInterrupt``, which ends the process;
 - ``fail:CODE`` or ``fail:CODE*2``: a provider error (``limited``, ``broken``, ``rejected``, ``unauthorized``);
-- ``tool:NAME``: the model asks for that tool first; several are asked for one after the other;
-- ``hang``: no answer ever;
-- ``words:50``: that many words more, 10 ms each.
+- ``tool:NAME``: the model first calls that tool; several are called one after another;
+- ``hang``: the answer never arrives;
+- ``words:50``: this many more words, 10 ms each.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ FIRST_WORDS = "The first words. "
 
 
 def reply(messages: Sequence[Message]) -> str:
-    """What the model answers: a function of all that it was shown of the conversation."""
+    """Return what the model answers: a function of everything it was shown of the conversation."""
     shown = hashlib.sha256()
     conversation = [message for message in messages if not message.text.startswith(NOTE)]
     for message in conversation:
@@ -58,7 +58,7 @@ def reply(messages: Sequence[Message]) -> str:
 
 
 class Stage:
-    """The directory where tests and workers meet."""
+    """The directory through which tests and workers communicate."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -68,7 +68,7 @@ class Stage:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables with which a worker process finds it."""
+        """The variables with which a worker process finds the stage."""
         return {
             "STAGE": str(self.directory),
             "ANTIPHON_APP": APP,
@@ -76,30 +76,28 @@ class Stage:
         }
 
     def open(self, name: str) -> None:
-        """Let every answer and tool go on that waits at this gate, now and later."""
+        """Open a gate: every answer and tool that waits at it continues, now and later."""
         (self.directory / f"{name}.open").touch()
 
     def is_open(self, name: str) -> bool:
         return (self.directory / f"{name}.open").exists()
 
     def note(self, what: str, **more: Any) -> None:
-        """Write a line of what happens; lines of several processes do not mix."""
+        """Write a line about what happens; lines of several processes do not mix."""
         line = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
         with self._log.open("ab", buffering=0) as log:
             log.write(line.encode())
 
     def harms(self, name: str, text: str) -> bool:
-        """Note a call of a harmful tool; true where it is to do harm: always, or the first ``tool:NAME*2`` times."""
+        """Note a call of a harmful tool, and return if it does harm: always, or with ``tool:NAME*2`` the first two times."""
         before = len(self.notes("tool", tool=name, text=text))
         self.note("tool", tool=name, text=text, worker=os.environ.get("ANTIPHON_WORKER_NAME", ""))
         times = re.search(rf"tool:{name}\*(\d+)", text)
         return not times or before < int(times[1])
 
     def notes(self, what: str, **having: Any) -> list[dict[str, Any]]:
-        """What has happened: ``asked``, ``waits``, ``said``, ``tool``, in order."""
-        written = self._log.read_bytes().rpartition(b"\n")[
-            0
-        ]  # behind it another process may still be writing
+        """Return what has happened (``asked``, ``waits``, ``said``, ``tool``, …), in order."""
+        written = self._log.read_bytes().rpartition(b"\n")[0]  # another process may still be writing after it
         lines = [json.loads(line) for line in written.splitlines()]
         return [
             line
@@ -109,7 +107,7 @@ class Stage:
 
 
 class StageModel:
-    """The model; see the module."""
+    """The model, as the module describes."""
 
     name = "stage"
 
@@ -117,7 +115,7 @@ class StageModel:
         self._stage = stage
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
         text = next(message.text for message in reversed(request.messages) if message.role == "user")
@@ -168,7 +166,7 @@ class StageModel:
 
 
 def make_app(stage: Stage, store: SessionStore | None = None) -> App:
-    """An App with the stage's model and tools."""
+    """Return an App with the stage's model and tools."""
 
     @tool
     async def note(text: str, context: Context) -> str:
@@ -256,7 +254,7 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
 
 
 def _of_chaos(stage: Stage) -> tuple[list[Agent], dict[str, Any]]:
-    """The further agents that a chaos run asks for, and their models."""
+    """Return the additional agents of a chaos run, and their models."""
     agents: list[Agent] = []
     providers: dict[str, Any] = {}
     if "STAGE_MEMORY" in os.environ:
@@ -280,7 +278,7 @@ def _of_chaos(stage: Stage) -> tuple[list[Agent], dict[str, Any]]:
 
 
 def _router() -> Router | None:
-    """The router of a chaos run with errands."""
+    """Return the router of a chaos run with errands, else None."""
     if not os.environ.get("STAGE_ERRANDS"):
         return None
     from chaos.travellers import travel_router

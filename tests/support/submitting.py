@@ -1,4 +1,4 @@
-"""Clients that submit turns: many at once, or without pause and with what must hold of them afterwards."""
+"""Clients that submit turns: many at once, or continuously, with checks afterwards."""
 
 import asyncio
 import contextlib
@@ -17,20 +17,20 @@ PER_SECOND = 40
 
 
 async def submit_turns(url: str, prefix: str, number: int, agent: AgentSpec) -> None:
-    """Submit turns of sessions of their own, named ``PREFIX-0`` and so on."""
+    """Submit turns in separate sessions, named ``PREFIX-0`` and so on."""
     async with AsyncClient(url) as client:
         for index in range(number):
             await client.submit(f"{prefix}-{index}", "Hello", agent=agent)
 
 
 def wait_for_the_ends(url: str) -> None:
-    """Return when all turns have ended; for a thread of its own, whose calls do not count."""
+    """Return when all turns have ended; for use in a separate thread, whose calls do not count."""
     with Redis.from_url(url) as redis:
         wait_until(lambda: not redis.exists("ant:active"), 30, "all turns have ended", interval=0.02)
 
 
 class Load:
-    """Submits turns to a few sessions. ``accepted`` are their ids by their keys."""
+    """Submits turns to a few sessions. ``accepted`` has their ids by key."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
@@ -49,7 +49,7 @@ class Load:
             await self._task
 
     async def more(self, number: int = 20) -> None:
-        """Return when so many turns more are accepted."""
+        """Return when ``number`` more turns are accepted."""
         wanted, task = len(self.accepted) + number, self._task
         assert task is not None
 

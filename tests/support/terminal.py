@@ -1,4 +1,4 @@
-"""A real terminal for a command: a pty, and what a person would see on its screen."""
+"""A real terminal for a command: a pty, and the contents of its screen."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from support.processes import COMMAND
 
 
 class Terminal:
-    """``antiphon …`` in a terminal of its own."""
+    """``antiphon …`` in its own terminal."""
 
     def __init__(
         self, *argv: str, env: Mapping[str, str] | None = None, columns: int = 130, lines: int = 40
@@ -50,14 +50,14 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What stands on the screen."""
+        """The text on the screen."""
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def send(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def wait_for(self, text: str) -> str:
-        """The screen, once it shows this."""
+        """Return the text on the screen, once it shows this."""
         return self.wait(lambda shown: text in shown, f"the screen shows {text!r}")
 
     def wait(self, condition, what: str) -> str:
@@ -68,7 +68,7 @@ class Terminal:
         return self.text
 
     def ended(self) -> int:
-        """The exit code, once it has ended."""
+        """Return the exit code, once it has ended."""
         return self._process.wait(patience(30))
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes the pictures of ``antiphon top`` and ``antiphon explain`` in ``docs/img`` from commands at work.
+"""Makes the pictures of ``antiphon top`` and ``antiphon explain`` in ``docs/img`` from running commands.
 
 ``PYTHONPATH=tests python -m support.terminal_pictures`` starts a server and two workers, plays some turns on them, and
 writes the screens.

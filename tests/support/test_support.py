@@ -1,4 +1,4 @@
-"""The instruments themselves: each fault that a test asks for must happen, and nothing may be left behind."""
+"""Tests of the test tools: each requested fault must happen, and nothing may be left behind."""
 
 import asyncio
 import os
@@ -300,7 +300,7 @@ def test_handlers_of_signals_are_put_back_and_named():
 
 
 def test_a_report_with_half_a_character_reaches_the_process_that_shows_it(request):
-    """Its test may well pass: what it logs is sent, too."""
+    """The test of the report may well pass: what it logs is also sent."""
     report = pytest.TestReport(
         "t", ("t", 1, "t"), {}, "failed", "no \udcff", "call", [("log", "job \udcff\udcfeodd")]
     )

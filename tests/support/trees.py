@@ -1,4 +1,4 @@
-"""An App whose turns are trees: the root asks two agents, each of these two others, and each of these two leaves."""
+"""An App whose turns are trees: the root calls two agents, each of these two others, and each of these two leaves."""
 
 from antiphon import Agent
 from antiphon.testing import script, tool_call
@@ -17,7 +17,7 @@ def _asking(below: Agent, name: str) -> Agent:
 
 
 def tree(root: str = "level-0") -> Agent:
-    """The root of a tree. Its answer has one word of each leaf."""
+    """Return the root agent of a tree. Its answer has one word of each leaf."""
     agent = Agent(script("leaf", repeat=True), "any", name="leaf")
     for level in range(DEPTH - 1, -1, -1):
         agent = _asking(agent, f"level-{level}" if level else root)

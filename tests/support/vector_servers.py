@@ -1,4 +1,4 @@
-"""Small HTTP servers that answer as Elasticsearch and Pinecone do, as far as their LangChain packages ask."""
+"""Small HTTP servers that answer like Elasticsearch and Pinecone, as far as their LangChain packages need it."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ from support.postgres import PostgresServer
 
 
 class _VectorServer:
-    """``documents`` by their ids; ``failing``: every request is answered with 503."""
+    """``documents`` by id; with ``failing``, every request is answered with 503."""
 
     headers: dict[str, str] = {"content-type": "application/json"}  # noqa: RUF012
 

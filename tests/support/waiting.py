@@ -1,4 +1,4 @@
-"""Turns that wait for an event, as a worker leaves them, without a worker."""
+"""Turns that wait for an event as a worker would leave them, made without one."""
 
 from antiphon.client import AsyncClient
 from antiphon.model import Wait

@@ -1,6 +1,6 @@
-"""The batch endpoints of OpenAI and Anthropic in miniature, with the usual ones beside them.
+"""The batch endpoints of OpenAI and Anthropic in miniature, with their usual endpoints.
 
-What it answers has the form of the types of the SDKs: it is made of them.
+Responses about files and batches are built from the types of the SDKs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 def said_by(kind: str, text: str, *calls: tuple[str, Body]) -> Body:
-    """A whole answer of a service: this text, or these calls of tools. It has used 1,000 and 100 tokens."""
+    """Return a whole answer of a service: this text, or these tool calls. It has used 1,000 and 100 tokens."""
     named = [(f"call_{name}_{number}", name, given) for number, (name, given) in enumerate(calls)]
     return {"openai": _response, "openai-chat": _completion, "anthropic": _message}[kind](text, named)
 
@@ -77,10 +77,10 @@ def _message(text: str, calls: list[tuple[str, str, Body]]) -> Body:
 
 
 class BatchServer(Server):
-    """``async with BatchServer(answer) as server``: ``answer`` makes the answer to the body of each request.
+    """``async with BatchServer(answer) as server``: ``answer`` returns the answer to the body of each request.
 
-    Batches run until ``finish``, or at once with ``quick``. ``before`` and ``after`` have functions that run there for
-    a call, ``<method> <path>``: they may raise ``Refused``, or wait.
+    Batches run until ``finish``, or end immediately with ``quick``. ``before`` and ``after`` have functions that run
+    before and after a call, ``<method> <path>``: they may raise ``Refused``, or wait.
     """
 
     def __init__(self, answer: Answer, *, quick: bool = True) -> None:
@@ -97,17 +97,17 @@ class BatchServer(Server):
         self.after: dict[str, Callable[[], Any]] = {}
         self.odd: dict[
             str, Iterator[Callable[[bytes], bytes]]
-        ] = {}  # make something else of the answers to a call
+        ] = {}  # functions that change the answers to a call
         self.failing: dict[str, str] = {}  # by custom id, why a request has no answer
         self._ids = itertools.count(1)
 
     @property
     def orders(self) -> list[str]:
-        """The ids of all batches, in their order."""
+        """The ids of all batches, in order."""
         return list(self.requests)
 
     def finish(self, *batches: str, status: str = "completed", error: str = "") -> None:
-        """Let batches end, or all."""
+        """End these batches, or all."""
         for batch_id in batches or self.orders:
             if batch_id in self.batches:
                 self._end(batch_id, status, error)
@@ -283,7 +283,7 @@ class BatchServer(Server):
         return self._messages(batch_id)
 
     def order_of_another(self, count: int) -> str:
-        """A batch of Anthropic that another client has sent."""
+        """Add a batch of Anthropic as if another client had sent it, and return its id."""
         params = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         requests = [{"custom_id": f"other-{number}", "params": params} for number in range(count)]
         return self._order_messages({"requests": requests})["id"]

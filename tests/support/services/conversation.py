@@ -1,4 +1,4 @@
-"""What the tests of providers say and hear."""
+"""Requests and responses for the tests of providers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,7 +20,7 @@ def request(*messages: Message, **fields: Any) -> ModelRequest:
 
 
 def serve(kind: str, url: str, **options: Any) -> ModelService:
-    """A provider of this kind that talks to a server of the test."""
+    """Return a provider of this kind that calls the test's server."""
     options = {"api_key": "sk-test-of-a-key", "max_retries": 0, "timeout": 5.0, **options}
     if kind == "anthropic":
         return Anthropic(base_url=url, **options)
@@ -35,7 +35,7 @@ async def hear(provider: ModelService, asked: ModelRequest | None = None) -> lis
 async def ask(
     kind: str, *replies: Reply, asked: ModelRequest | None = None, **options: Any
 ) -> list[Increment]:
-    """The increments of one request to a server that replies so."""
+    """Return the increments of one request to a server with these replies."""
     async with WireServer(*replies) as server:
         provider = serve(kind, server.url, **options)
         try:
@@ -45,7 +45,7 @@ async def ask(
 
 
 async def sent(kind: str, asked: ModelRequest, **options: Any) -> dict[str, Any]:
-    """The body of a request as it arrives."""
+    """Return the body of a request as it arrives at the server."""
     async with WireServer(said(kind, "ok")) as server:
         provider = serve(kind, server.url, **options)
         await hear(provider, asked)
@@ -68,7 +68,7 @@ def reasoning(message: Message) -> str:
 
 
 def chat(*deltas: dict[str, Any], finish: str | None = "stop", usage: Any = None, **fields: Any) -> list[Any]:
-    """The chunks of an answer of Chat Completions."""
+    """Return the chunks of an answer of Chat Completions."""
     base = {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -84,7 +84,7 @@ def chat(*deltas: dict[str, Any], finish: str | None = "stop", usage: Any = None
 def message_events(
     *blocks: tuple[dict[str, Any], Iterable[dict[str, Any]]], stop: str = "end_turn", usage: Any = None
 ) -> list[Any]:
-    """The events of an answer of the Messages API: each block with its deltas."""
+    """Return the events of an answer of the Messages API: each block with its deltas."""
     start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "a-model-2", "content": []}
     events: list[Any] = [
         {"type": "message_start", "message": {**start, "usage": {"input_tokens": 5, "output_tokens": 1}}}
@@ -107,7 +107,7 @@ def text_block(*pieces: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def response_events(
     *items: tuple[dict[str, Any], Iterable[dict[str, Any]]], ending: str = "response.completed", **fields: Any
 ) -> list[Any]:
-    """The events of an answer of the Responses API: each item as it is done, with the deltas before."""
+    """Return the events of an answer of the Responses API: each finished item, preceded by its deltas."""
     events: list[Any] = [
         {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}
     ]
@@ -150,7 +150,7 @@ def body(kind: str, events: list[Any]) -> bytes:
 
 
 def answer(kind: str, *pieces: str) -> list[Any]:
-    """The events of a plain text answer."""
+    """Return the events of a plain text answer."""
     if kind == "openai-chat":
         return chat(*({"content": piece} for piece in pieces))
     return (
@@ -159,12 +159,12 @@ def answer(kind: str, *pieces: str) -> list[Any]:
 
 
 def said(kind: str, *pieces: str, **reply: Any) -> Reply:
-    """A reply with a plain text answer."""
+    """Return a reply with a plain text answer."""
     return Reply([body(kind, answer(kind, *pieces))], **reply)
 
 
 def whole(kind: str, text: str) -> Reply:
-    """The same as one JSON value, as from a server that does not stream."""
+    """Return the same as one JSON value, as from a server that does not stream."""
     if kind == "openai-chat":
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         return json_reply({"id": "c", "object": "chat.completion", "model": "a-model-2", "choices": [choice]})

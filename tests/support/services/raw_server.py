@@ -1,4 +1,4 @@
-"""A server that sends exactly the bytes that a test tells it to: each connection is played by a coroutine."""
+"""A server that sends exactly the bytes of a test: a coroutine plays each connection."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ class RawConnection:
         self.requests: list[tuple[bytes, bytes]] = []
 
     async def request(self) -> tuple[bytes, bytes]:
-        """Head and body of the next request."""
+        """Return the head and body of the next request."""
         head = await self.head()
         length = next(
             (line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b"0"
@@ -38,7 +38,7 @@ class RawConnection:
         return await self.reader.readuntil(b"\r\n\r\n")
 
     async def send(self, *pieces: bytes) -> None:
-        """Each piece by itself: the loop reads it before the next one leaves."""
+        """Send each piece separately: the loop reads it before the next one is sent."""
         for piece in pieces:
             self.writer.write(piece)
             await self.writer.drain()
@@ -56,7 +56,7 @@ class RawConnection:
         self.writer.close()
 
     def reset(self) -> None:
-        """Close so that the other side sees a reset."""
+        """Close the connection so that the other side sees a reset."""
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
@@ -66,7 +66,7 @@ Play: TypeAlias = Callable[[RawConnection], Awaitable[None]]
 
 
 class RawServer(Server):
-    """``async with RawServer(play) as server``: ``play`` is run for each connection, which is closed at its end."""
+    """``async with RawServer(play) as server``: ``play`` runs for each connection, then closes it."""
 
     def __init__(
         self, play: Play, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, limit: int = 1 << 26
@@ -83,7 +83,7 @@ class RawServer(Server):
 
     @property
     def requests(self) -> list[tuple[int, bytes, bytes]]:
-        """What came, with the number of its connection."""
+        """The received requests, each with the number of its connection."""
         return [(one.number, *request) for one in self.connections for request in one.requests]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,7 +94,7 @@ class RawServer(Server):
 
 @contextmanager
 def deaf() -> Generator[int]:
-    """A port at which nobody accepts, and no more connections fit."""
+    """Yield a port that accepts no connections, with a full backlog."""
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -106,7 +106,7 @@ def deaf() -> Generator[int]:
 
 
 def answering(*pieces: bytes, then_close: bool = False) -> Play:
-    """Plays: every request is answered with these pieces."""
+    """Return a play that answers every request with these pieces."""
 
     async def play(connection: RawConnection) -> None:
         while True:
@@ -119,7 +119,7 @@ def answering(*pieces: bytes, then_close: bool = False) -> Play:
 
 
 def chunked(*pieces: bytes, head: bytes = b"") -> bytes:
-    """A whole answer in chunks."""
+    """Return a whole response in chunks."""
     body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     return b"HTTP/1.1 200 OK\r\n" + head + b"transfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
 
@@ -128,7 +128,7 @@ def chunked(*pieces: bytes, head: bytes = b"") -> bytes:
 async def direct(
     *, most: int = 8, keepalive: float = 30.0, timeout: float | None = 5.0, pool: float | None = 5.0
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client over the transport that is tested."""
+    """Open a client over the tested transport."""
     transport = DirectTransport(max_connections=most, keepalive=keepalive)
     async with httpx2.AsyncClient(
         transport=transport, timeout=httpx2.Timeout(timeout, pool=pool), trust_env=False
@@ -139,7 +139,7 @@ async def direct(
 async def begun(
     client: httpx2.AsyncClient, url: str, body: bytes = b"{}"
 ) -> tuple[httpx2.Response, Exchange]:
-    """A response whose body has not been read, and its exchange."""
+    """Return a response with an unread body, and its exchange."""
     response = await client.send(client.build_request("POST", url, content=body), stream=True)
     exchange = exchange_of(response)
     assert exchange is not None

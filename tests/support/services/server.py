@@ -6,9 +6,9 @@ from typing import Self
 
 
 class Server:
-    """``async with`` a subclass, whose ``serve`` runs for each connection. What still runs ends with the server."""
+    """``async with`` a subclass, whose ``serve`` runs for each connection, until the server ends."""
 
-    limit = 1 << 26  # how much is read that nobody has asked for
+    limit = 1 << 26  # how many unrequested bytes are buffered
 
     def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self._host = host

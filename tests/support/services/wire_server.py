@@ -1,4 +1,4 @@
-"""A model service in miniature: answers requests over real HTTP as a test tells it to, and remembers them."""
+"""A miniature model service: answers requests over real HTTP as a test defines, and keeps them."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ Ending = Literal["whole", "cut", "hang", "no_length"]
 
 @dataclass
 class Reply:
-    """What to answer. ``chunks`` are sent one by one; ``then`` says what follows the last one.
+    """A response. ``chunks`` are sent one by one; ``then`` is what follows the last one.
 
-    ``whole``: the end of the body. ``cut``: the connection drops. ``hang``: nothing more, until the client goes.
+    ``whole``: the end of the body. ``cut``: the connection drops. ``hang``: nothing more, until the client leaves.
     ``no_length``: the end of the connection is the end of the body.
     """
 
@@ -30,7 +30,7 @@ class Reply:
 
 @dataclass
 class Seen:
-    """A request that came."""
+    """A received request."""
 
     target: str
     headers: dict[str, str]
@@ -39,7 +39,7 @@ class Seen:
 
 
 class WireServer(Server):
-    """``async with WireServer(reply, …) as server``: one reply after the other, the last one again and again."""
+    """``async with WireServer(reply, …) as server``: one reply after another, the last one repeatedly."""
 
     def __init__(self, *replies: Reply) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class WireServer(Server):
 
 
 def sse(events: Iterable[Any], *, named: bool = False, done: bool = False) -> bytes:
-    """The events as a body: JSON values, or bytes as they are; ``named`` puts their type on an ``event:`` line."""
+    """Return events as a body: JSON values, or bytes as they are; ``named`` adds ``event:`` lines with their types."""
     out = b""
     for event in events:
         data = event if isinstance(event, bytes) else json.dumps(event, ensure_ascii=False).encode()
@@ -103,6 +103,6 @@ def sse(events: Iterable[Any], *, named: bool = False, done: bool = False) -> by
 
 
 def json_reply(value: Any, status: int = 200, **headers: str) -> Reply:
-    """A reply in one piece."""
+    """Return a JSON reply in one piece."""
     names = {name.replace("_", "-"): text for name, text in headers.items()}
     return Reply([json.dumps(value).encode()], status, "application/json", names)
