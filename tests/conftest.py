@@ -206,7 +206,7 @@ def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> Ite
 
 @pytest.fixture
 def server_kind(request: pytest.FixtureRequest) -> Kind:
-    """Which server to start, for a test that starts its own: ``with RedisServer(server_kind) as server``."""
+    """The server to start, for a test that starts its own: ``with RedisServer(server_kind) as server``."""
     return request.param
 
 

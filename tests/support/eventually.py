@@ -13,7 +13,7 @@ PATIENCE = 6  # limits are those of an idle machine; under other load, everythin
 
 
 def patience(seconds: float) -> float:
-    """Return the limit here for what takes at most ``seconds`` on an idle machine: for limits that only end a hang."""
+    """Return the limit for what takes at most ``seconds`` on an idle machine: for limits that only end a hang."""
     return seconds * PATIENCE
 
 

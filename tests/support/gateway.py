@@ -1,4 +1,4 @@
-"""A gateway behind uvicorn on the loop of the test, and a program that calls it."""
+"""A gateway served by uvicorn on the test's loop, and a program that calls it."""
 
 import json
 from collections.abc import AsyncGenerator

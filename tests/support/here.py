@@ -17,7 +17,7 @@ from antiphon_worker.settings import Settings
 async def running_worker(
     url: str, app: App | None = None, *, at_once: bool = False, **settings: Any
 ) -> AsyncIterator[Worker]:
-    """Yield a worker, unless ``at_once`` when every client can see it; at the end, stop it as by SIGTERM."""
+    """Yield a worker once every client can see it, or immediately if ``at_once``; stop it as by SIGTERM."""
     worker = Worker(Settings(redis_url=url, drain=5.0, **settings), app or App())
     running = asyncio.create_task(worker.run())
     try:

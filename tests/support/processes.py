@@ -36,7 +36,7 @@ class Process:
 
     @property
     def output(self) -> str:
-        """What it has printed so far, errors included."""
+        """Its output so far, including errors."""
         return self._log.read_text(errors="replace")
 
     def children(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""An ASGI application behind uvicorn, on the loop of the test."""
+"""Serves an ASGI application with uvicorn on the test's loop."""
 
 import asyncio
 import socket

@@ -89,7 +89,7 @@ class Stage:
             log.write(line.encode())
 
     def harms(self, name: str, text: str) -> bool:
-        """Note a call of a harmful tool, and return if it does harm: always, or with ``tool:NAME*2`` the first two times."""
+        """Note a call of a harmful tool. Return whether it does harm: always, or the first ``tool:NAME*2`` times."""
         before = len(self.notes("tool", tool=name, text=text))
         self.note("tool", tool=name, text=text, worker=os.environ.get("ANTIPHON_WORKER_NAME", ""))
         times = re.search(rf"tool:{name}\*(\d+)", text)

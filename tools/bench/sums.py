@@ -50,7 +50,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The needs of ``streams`` live streams. ``gib`` is memory of all cells without replicas; ``…_gbits`` are rates."""
+    """The needs of ``streams`` live streams. ``gib`` is memory of cells without replicas, ``…_gbits`` are rates."""
 
     streams: int
     chunks: float

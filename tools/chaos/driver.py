@@ -447,7 +447,7 @@ class Chaos:
 
     @property
     def places(self) -> int:
-        """How many turns may run alone at the same time."""
+        """The number of turns that may run alone at the same time."""
         return HOSTS * PROCESSES * PLACES
 
     async def _all_ended(self) -> bool:

@@ -2,8 +2,8 @@
 
 - wheel and source of `antiphon` and of `antiphon-demo`: their contents, and their metadata (twine);
 - the quick start of the README, word for word, from the wheel with the extras that the README names;
-- the image's steps: pinned packages with their hashes, and then the wheel alone;
-- an SBOM (CycloneDX) of what stands in the image.
+- the image's steps: pinned packages with their hashes, and then only the wheel;
+- an SBOM (CycloneDX) of the image's packages.
 """
 
 import os

@@ -109,7 +109,7 @@ class World:
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
         self.state = State()
         self.log: list[str] = []
-        self.damaged: dict[str, tuple[str, bytes]] = {}  # the damaged field of a turn, and its former value
+        self.damaged: dict[str, tuple[str, bytes]] = {}  # the damaged field of a turn, and its earlier value
         self._deleted_at: dict[str, int] = {}  # the latest time at which a session was deleted
         self._ran_on: dict[tuple[str, int], str] = {}  # the revision of each run's steps
         self.marks, self._deletions = itertools.count(1), itertools.count()

@@ -94,7 +94,7 @@ class WireServer(Server):
 
 
 def sse(events: Iterable[Any], *, named: bool = False, done: bool = False) -> bytes:
-    """Return events as a body: JSON values, or bytes as they are; ``named`` adds ``event:`` lines with their types."""
+    """Return events as a body: JSON values, or bytes as they are; ``named`` adds ``event:`` lines with types."""
     out = b""
     for event in events:
         data = event if isinstance(event, bytes) else json.dumps(event, ensure_ascii=False).encode()
