@@ -232,7 +232,7 @@ def _check_tools(chaos: Chaos, report: Report) -> None:
 
 
 def _check_decisions(chaos: Chaos, report: Report) -> None:
-    """Check that all deciders saw the same decision about a call, and that a rejected call did not pay.
+    """Check that all deciders saw the same decision about a call, and that only approved calls paid.
 
     A steered turn may have several calls. The stage of an older release does not record which call paid.
     """

@@ -42,7 +42,7 @@ OWN = (
     "ant:scheduled", "ant:webhook", "ant:deliveries", "ant:tenant", "ant:share", "ant:line", "ant:pace", "rq:job",
     "rq:results", "ant:user_places", "ant:user_line", "ant:user_turns", "ant:rounds",
 )  # fmt: skip
-"""Keys of one session, tenant, schedule, webhook or user, by kind."""
+"""The kinds of keys that belong to one session, tenant, user, schedule or webhook."""
 JUNK = [b"abc", b"", b"-1", b"1.5", b"1e999", b"nan", b"\xff\xfe", b"9" * 20, b"{", b"\x7fr\x00"]
 AT_ONCE, ROUND_SECONDS, MOST_SECONDS = 50, 0.2, 60.0
 TYPES = {

@@ -282,7 +282,7 @@ class World:
         self.model.turns[turn].record[field] = value
 
     def outage(self, key: str) -> None:
-        """Damage a shared key during a call that needs it: the call's error must name the key."""
+        """Damage a shared key during a call that needs it: the call must fail, name the key, and change nothing."""
         calls: dict[str, Callable[[], Any]] = {
             "ant:active": lambda: self.cell.reap(
                 crash_limit=CRASH_LIMIT, keep_events=KEEP_EVENTS, queues=QUEUES
@@ -718,7 +718,7 @@ class World:
         self._check_keys()
 
     def _check_notices(self) -> None:
-        """Check that followers of all sessions get each end of a run and each suspension, in order."""
+        """Check that followers of all sessions get each end of a run and each suspension for decisions, in order."""
         count = len(self.model.notices) + 1
         raw = self.redis.call("XRANGE", "ant:notices", f"({self.noticed}", "+", "COUNT", count)
         fields = [dict(zip(entry[::2], entry[1::2], strict=True)) for _, entry in raw]
