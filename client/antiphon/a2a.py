@@ -1,4 +1,4 @@
-"""Agents of other systems as tools, by the A2A protocol.
+"""Agents of other systems as tools, over the A2A protocol.
 
 >>> from antiphon import Agent
 >>> from antiphon.a2a import RemoteAgent
@@ -39,9 +39,9 @@ MARGIN_SECONDS = 60.0
 
 
 class RemoteAgent(Tool[..., Any]):
-    """An agent that another system serves by A2A, as a tool. Each call is a task of that agent.
+    """An agent that another system serves over A2A, as a tool. Each call is a task of that agent.
 
-    ``url`` is the address of the agent, below which its card is. The model sees ``name`` and ``description``. ``auth``
+    ``url`` is the address of the agent; its card is below it. The model sees ``name`` and ``description``. ``auth``
     is a function (asynchronous or not) of the ``Requester`` that returns the credentials of this user: a token, headers
     or None. Workers call it for each request. ``headers`` are sent for all users. A call may take ``timeout`` seconds
     (default: 300), not counting the time in which it waits for the user. ``connect_timeout`` is the time limit of the
@@ -49,7 +49,7 @@ class RemoteAgent(Tool[..., Any]):
     a message that is sent again after a crash; set it to False for agents that refuse this. ``approval``,
     ``approval_timeout`` and ``approval_at_limit`` are those of ``antiphon.tool``.
 
-    After a crash of the worker, another one continues to wait for the same task. Raises ``UsageError``, and
+    If the worker crashes, another one continues to wait for the same task. Raises ``UsageError``, and
     ``MissingPackage`` without the package ``a2a-sdk``.
 
     >>> RemoteAgent("https://agents.example.com/a2a/weather", name="weather", approval=True).parameters["required"]
@@ -57,7 +57,7 @@ class RemoteAgent(Tool[..., Any]):
     """
 
     env: Mapping[str, str] = {}
-    """A remote agent has no environment, as a server that is a program does."""
+    """Always empty: only MCP servers that are programs have an environment."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class RemoteAgent(Tool[..., Any]):
         self.own_context = own_context
 
     def bound(self, run: Callable[[RemoteAgent, str, Context], Coroutine[Any, Any, Any]]) -> RemoteAgent:
-        """Return the tool as a turn calls it: with this function."""
+        """Return a copy of the tool for a turn, whose calls are passed to ``run``."""
         found = copy.copy(self)
 
         async def call(input: str, context: Context) -> Any:  # noqa: A002

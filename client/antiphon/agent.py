@@ -61,25 +61,26 @@ class Agent:
 
     ``provider`` is the name of a model service (``openai``, ``openai-chat``, ``anthropic``, ``scripted``), or an
     ``antiphon.testing.script``. Without ``redis``, turns run in this process. With ``redis`` (a URL, a list of URLs
-    or a redis-py client), turns run on workers, which find the tools by name; ``prefix`` is then the first part of the
-    keys, by default ``ANTIPHON_PREFIX`` or ``ant``. ``store`` saves the sessions of an agent in this process after
-    every turn. ``window`` limits the history that the model receives: a number of turns, a ``Window`` or a
+    or a redis-py client), turns run on workers, which find the tools by name; ``prefix`` is then the first part of
+    the keys, by default ``ANTIPHON_PREFIX`` or ``ant``. ``store`` saves the sessions of an agent in this process
+    after every turn. ``window`` limits the history that the model receives: a number of turns, a ``Window`` or a
     ``Summary``. ``queue`` is the workers' queue for turns whose session has none. ``retry`` (an
-    ``antiphon.model.Retry``) says when a turn is tried again whose model service fails, and ``timeouts`` (an
-    ``antiphon.model.Timeouts``) how long its calls may take. ``fallback`` are the models that answer in the same turn
-    where this one fails: ``"provider/model"``, or Agents, whose provider, model and parameters are used. ``limits`` (an
-    ``antiphon.model.Limits``) says what a turn and a session may use; ``max_steps`` is its ``steps``. ``approval`` says
-    which tool calls wait until somebody approves them: True, names of tools, or a function of the call. Its keywords
-    are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. ``memory`` (an
-    ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. ``label`` names its
-    ``revision`` for people; change it when the code of a tool changes. ``hooks`` are functions that run before and
-    after turns, model calls, tools and steps (see ``antiphon.hooks``). ``rollout`` (``"auto_upgrade"``, ``"pinned"`` or
-    an ``antiphon.model.Rollout``) says which revision the turns of a session take. ``handoffs`` are the agents to which
-    this one may pass a turn: Agents, names of agents of the workers' App, or ``antiphon.handoffs.Handoff``. ``mcp`` are
-    servers whose tools the model may call: ``antiphon.mcp.MCP``, or names of servers of the workers' App.
-    ``budgets`` (of ``antiphon.model.Budget``) hold for all turns of an agent of a worker's App, or of this process.
-    Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of
-    services are not accepted: ``UsageError`` says where to set them.
+    ``antiphon.model.Retry``) determines when a turn whose model service fails is retried, and ``timeouts`` (an
+    ``antiphon.model.Timeouts``) how long model calls may take. ``fallback`` are the models that continue the turn if
+    this one fails: ``"provider/model"``, or Agents, whose provider, model and parameters are used. ``limits`` (an
+    ``antiphon.model.Limits``) sets what a turn and a session may use; ``max_steps`` is its ``steps``. ``approval``
+    determines which tool calls wait for an approval: True for all, names of tools, or a function of the call.
+    ``approval_timeout`` and ``approval_at_limit`` are those of ``@tool``. ``caller_tools`` are client-side tools,
+    whose results the client supplies. ``memory`` (an ``antiphon.memory.Memory``) lets an agent of a worker's App
+    recall earlier turns. ``label`` names its ``revision`` for people; change it when the code of a tool changes.
+    ``hooks`` are functions that run before and after turns, model calls, tools and steps (see ``antiphon.hooks``).
+    ``rollout`` (``"auto_upgrade"``, ``"pinned"`` or an ``antiphon.model.Rollout``) determines which revision the
+    turns of a session take. ``handoffs`` are the agents that this one may pass a turn to: Agents, names of agents of
+    the workers' App, or ``antiphon.handoffs.Handoff``. ``mcp`` are servers whose tools the model may call:
+    ``antiphon.mcp.MCP``, or names of servers of the workers' App. ``budgets`` (of ``antiphon.model.Budget``) apply to
+    all turns of an agent of a worker's App, or of this process. Other keywords (``temperature``, ``max_tokens``, …)
+    go to the model with every turn. API keys and addresses of services raise a ``UsageError`` that describes where to
+    set them.
     """
 
     def __init__(
@@ -157,8 +158,7 @@ class Agent:
         history: if the session already has one, the first use raises ``SessionExists``. If the session belongs to
         another ``tenant``, or to none, every use raises ``WrongTenant``. With a ``tenant``, reading writes nothing.
         ``ttl`` (seconds or a timedelta) is how long the session is kept without being used; None keeps it forever. The
-        last ``ttl`` that was given counts, from the next turn or change on; without any, the session is kept for 30
-        days.
+        last ``ttl`` given applies from the next turn or change; by default, the session is kept for 30 days.
 
         >>> session = agent.session("user-123", system="You help {user}.", variables={"user": "Alice"})
         >>> session.run("Hello").text
@@ -182,7 +182,7 @@ class Agent:
         store: SessionStore | None = None,
         **opening: Unpack[OpeningOptions],
     ) -> AsyncSession:
-        """``session``, whose methods are awaited. Returns at once: this call itself is not awaited.
+        """Return ``session`` in its asynchronous form. The call itself is not awaited.
 
         >>> session = agent.session_async("user-123")
         >>> (await session.run("Hello")).text
@@ -232,8 +232,9 @@ class Agent:
         """The agent's revision: a hash of everything that changes how it behaves, equal in every process.
 
         It changes with the name, provider, model, parameters, system prompt, tools (their descriptions, schemas and
-        approval rules), window, limits, fallbacks, memory and ``label``. The queue, retries and time-outs do not
-        change it. Functions count by their names: change the ``label`` when only the code of a tool changes.
+        approval rules), client-side tools, approvals, window, limits, fallbacks, memory, hooks, hand-offs, MCP servers
+        and ``label``. The queue, retries, time-outs, budgets, rollout and the addresses of MCP servers do not change
+        it. Functions count by their names: change the ``label`` when only the code of a tool changes.
 
         >>> agent.revision == Agent(provider="scripted", model="any", name="parrot").revision
         True
@@ -253,7 +254,7 @@ class Agent:
         return with_targets(self) if self.handoffs else self.alone()
 
     def alone(self) -> AgentSpec:
-        """Return what ``spec`` does, without the agents to which this one hands over.
+        """Return what ``spec`` returns, without the agents of ``handoffs``.
 
         >>> agent.alone().model
         'any'
@@ -289,13 +290,13 @@ class Agent:
         return self.described()
 
     def described(self) -> AgentSpec:
-        """Return the agent as plain data. Its provider may also be an object. A function for approvals becomes True.
+        """Return the agent as plain data, even if its provider is an object. An approval function becomes True.
 
         >>> agent.described().name
         'parrot'
         """
         limits = None if self.limits is None else msgspec.structs.replace(self.limits.named(), steps=None)
-        limits = None if limits == NO_LIMITS else limits  # steps travel as max_steps
+        limits = None if limits == NO_LIMITS else limits  # steps are sent as max_steps
         return AgentSpec(
             provider=self._provider_name,
             model=self.model,
@@ -336,13 +337,13 @@ class Agent:
         approval: ToolRule = False,
         deltas: bool = False,
     ) -> ChildTool:
-        """Return the agent as a tool for other agents. Each call runs as a turn of its own, a child of the other turn.
+        """Return the agent as a tool for other agents. Each call runs as a child turn.
 
         The child runs in a new session, on any worker that has the agent, and sees only the ``input`` of the call. The
-        turn that waits for it is suspended and holds no worker. After ``timeout`` (seconds or a timedelta) the child is
+        parent turn is suspended and occupies no worker. After ``timeout`` (seconds or a timedelta) the child is
         cancelled and the call fails. ``name`` and ``description`` are what the model sees, by default the agent's name.
-        ``approval`` is that of ``antiphon.tool``. The stream of the other turn has all events of the child as
-        ``child_event``, but its deltas only with ``deltas``. Raises ``UsageError`` if the agent has no name.
+        ``approval`` is that of ``antiphon.tool``. The parent's stream contains the child's events as
+        ``child_event``, its deltas only with ``deltas``. Raises ``UsageError`` if the agent has no name.
 
         >>> writer = Agent("scripted", "any", name="writer", tools=[agent.as_tool(timeout=600)])
         >>> writer.tools[0].name
