@@ -1,4 +1,4 @@
-"""The commands for what stays in Redis until you change it: limits, budgets, schedules, facts."""
+"""The commands for stored limits, budgets, schedules, webhooks and facts, for events, and for export and erasure."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _add_schedule(argv: list[str]) -> int:
 
 
 def _schedule_act(name: str, method: str, doc: str) -> Command:
-    """Make the command ``schedules NAME``, which calls a method of the schedules of a session."""
+    """Make the command ``schedules NAME``, which calls a method of a session's schedules."""
 
     def act(argv: list[str]) -> int:
         parser = command_parser(act, f"schedules {name}")
@@ -484,7 +484,7 @@ def _list_budgets(options: argparse.Namespace) -> int:
 
 
 async def _all_budgets(client: AsyncClient, tenant: str | None) -> list[StoredBudget]:
-    """Read all stored budgets, page by page, with a tenant only those of the tenant and its users."""
+    """Read all stored budgets page by page; with a tenant, only those of the tenant and its users."""
     scopes: tuple[BudgetScope, ...] = ("tenant", "user") if tenant else get_args(BudgetScope)
     found: list[StoredBudget] = []
     for scope in scopes:

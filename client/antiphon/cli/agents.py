@@ -140,7 +140,7 @@ def _change(options: argparse.Namespace, change: Callable[[AsyncAgents], Awaitab
 
 
 def _rows(found: Promotion) -> list[tuple[object, ...]]:
-    """Who takes which revision, the exceptions first."""
+    """Return which sessions take which revision, exceptions first."""
     named = [
         *found.sessions.items(),
         *((f"of the tenant {name}", one) for name, one in found.tenants.items()),

@@ -1,4 +1,4 @@
-"""Shared parts of the command line: errors, exit codes, and the options of Redis and of lists."""
+"""Shared parts of the command line: errors, exit codes, and the options for Redis and for lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from antiphon.settings import CommandSettings, default_of
 from antiphon.wire.connection.open import cell_urls
 
 Command: TypeAlias = Callable[[list[str]], int]
-"""It takes its arguments and returns the exit code."""
+"""Takes the command's arguments and returns the exit code."""
 
 DEFAULT_URL = "redis://localhost:6379/0"
 URL_VARIABLE = "ANTIPHON_REDIS_URL"
@@ -39,14 +39,14 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted with Ctrl-C",
     NOBODY_READS: "the reader of the output has closed it, as after `antiphon history … \\| head`",
 }
-"""What every command returns, for scripts."""
+"""The exit codes of all commands, for scripts."""
 
 NARROWING = ("tenant", "metadata", "status", *FILTERS)
 """Options that select from a list."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, which ``antiphon.cli.main`` prints. ``acts`` are those of the command."""
+    """A parser whose errors are one sentence, printed by ``antiphon.cli.main``. ``acts`` names the subcommands."""
 
     acts: Sequence[str] = ()
 
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{sentence}{self._advice(message)}. Run `{self.prog} --help`.")
 
     def _advice(self, message: str) -> str:
-        """What may be meant by the first argument that is not known."""
+        """Return a suggestion for the first unknown argument, or an empty string."""
         first = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
         if first and first[:1] != "-" and self.acts:
             return f": use {', '.join(self.acts)}"
@@ -67,19 +67,19 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of docstrings, and gives options more room."""
+    """Keeps the line breaks of docstrings and gives options more room."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
 
 
 def summary(command: Callable[..., object]) -> str:
-    """Return the first line of a command's docstring, which lists of commands show."""
+    """Return the first line of a command's docstring, for lists of commands."""
     return (command.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def command_parser(command: Callable[..., object], name: str | None = None) -> Parser:
-    """Make a parser for a command, whose docstring ``--help`` shows."""
+    """Make a parser for a command; ``--help`` shows the command's docstring."""
     text = "\n".join(line.strip() for line in (command.__doc__ or "").strip().splitlines())
     parser = Parser(
         prog=f"antiphon {name or command.__name__}",
@@ -92,7 +92,7 @@ def command_parser(command: Callable[..., object], name: str | None = None) -> P
 
 
 def with_acts(acts: dict[str, Command]) -> Callable[[Command], Command]:
-    """Let the first argument of a command name one of these, which takes the other arguments."""
+    """Let the first argument of a command name one of these subcommands, which takes the remaining arguments."""
 
     def wrap(command: Command) -> Command:
         @wraps(command)
@@ -107,12 +107,12 @@ def with_acts(acts: dict[str, Command]) -> Callable[[Command], Command]:
 
 
 def acts_of(command: Callable[..., object]) -> dict[str, Command]:
-    """Return the acts of a command, by their names."""
+    """Return the subcommands of a command by name."""
     return getattr(command, "acts", {})
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "print one line of JSON for each") -> None:
-    """Add ``--json``, which every command has whose output a program could read."""
+    """Add ``--json``, an option of every command whose output a program may read."""
     parser.add_argument("--json", action="store_true", help=what)
 
 
@@ -132,7 +132,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[CommandSettings
 
 
 def _inside(sentence: str) -> str:
-    """A sentence as it continues another text: an abbreviation at its beginning stays as it is."""
+    """Return a sentence with a lowercase first letter, to follow other text; a leading abbreviation stays unchanged."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
@@ -187,7 +187,7 @@ def agent_of(options: argparse.Namespace, parser: Parser) -> str | AgentSpec | N
 
 
 def add_options(parser: argparse.ArgumentParser, interface: str) -> None:
-    """Add a flag for each option of a turn that an interface has. Those of the agent are ``add_agent``'s."""
+    """Add a flag for each turn option of an interface. ``add_agent`` adds the options for the agent."""
     group = parser.add_argument_group("turn")
     for name, option in options_of(interface).items():
         if name != "agent":
@@ -197,12 +197,12 @@ def add_options(parser: argparse.ArgumentParser, interface: str) -> None:
 
 
 def options_in(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a turn that were given, by name."""
+    """Return the turn options that were given, by name."""
     return {name: value for name, value in vars(parsed).items() if name in OPTIONS and name != "agent"}
 
 
 def form_of(kind: Any, *, forever: bool = False) -> dict[str, Any]:
-    """Return how argparse reads a value of a type in JSON. ``forever`` is whether ``none`` is a number of seconds."""
+    """Return the arguments of ``add_argument`` for a type. With ``forever``, seconds may also be ``none``."""
     known = msgspec.json.schema(kind)
     form = next(one for one in known.get("anyOf", [known]) if one.get("type") != "null")
     if "enum" in form:
@@ -276,7 +276,7 @@ async def first(limit: int, items: AsyncIterable[T]) -> list[T]:
 
 
 def list_parser(command: Callable[..., object], what: str) -> Parser:
-    """Make the parser of a command that lists what may belong to a tenant."""
+    """Make the parser of a command that lists items, optionally those of one tenant."""
     parser = command_parser(command)
     parser.add_argument(
         "--limit", type=positive, default=50, metavar="N", help=f"most {what} to list; default: 50"
@@ -294,7 +294,7 @@ def print_list(
     row: Callable[[T], list[Any]],
     nothing: str,
 ) -> int:
-    """Print what a client lists, up to ``--limit``: as a table with this head, or as lines of JSON."""
+    """Print the items that a client lists, up to ``--limit``, as a table with this head or as lines of JSON."""
     found = read_client(options, lambda client: first(options.limit, read(client)))
     return print_found(options, found, head, [row(one) for one in found], nothing)
 
@@ -302,7 +302,7 @@ def print_list(
 def print_found(
     options: argparse.Namespace, found: Sequence[Any], head: str, rows: list[list[Any]], nothing: str
 ) -> int:
-    """Print this list, as lines of JSON or as a table. ``head`` separates its columns with commas."""
+    """Print a list as lines of JSON or as a table. ``head`` contains the column names, separated by commas."""
     if options.json:
         print_json([*found])
     else:
@@ -312,7 +312,7 @@ def print_found(
 
 
 def read_client(options: argparse.Namespace, read: Callable[[AsyncClient], Awaitable[T]]) -> T:
-    """Return what a client of the command line's Redis answers."""
+    """Return the result of ``read``, called with a client of the command line's Redis."""
 
     async def run() -> T:
         async with open_client(options) as client:

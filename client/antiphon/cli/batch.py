@@ -55,7 +55,7 @@ class _Given(Struct, forbid_unknown_fields=True):
 
 
 class Line(Struct):
-    """One turn to run. ``key`` is made from all that it depends on, so that another run of the command finds it."""
+    """One turn to run. ``key`` is derived from all that it depends on, so that another run of the command finds it."""
 
     id: str
     key: str
@@ -75,9 +75,9 @@ class _Outcome(Struct):
 
 
 def read_lines(path: Path, common: Sequence[Any]) -> list[Line]:
-    """Read the lines to run. ``common`` is what else their turns depend on. Raises ``UsageError``.
+    """Read the lines to run. ``common`` contains the other values that their turns depend on. Raises ``UsageError``.
 
-    A line without an id is named after its contents; equal ones are numbered.
+    The id of a line without one is its key; identical lines are numbered.
     """
     try:
         raw = path.read_bytes().splitlines()
@@ -116,7 +116,7 @@ def _given(path: Path, number: int, text: bytes) -> _Given:
 
 
 class OutFile:
-    """The outcomes so far, to which more are appended. One command at a time writes to it."""
+    """The file with the outcomes so far; new ones are appended. Only one command at a time writes to it."""
 
     def __init__(self, path: Path, lines: Sequence[Line], retry_failed: bool) -> None:
         self._path = path
@@ -142,20 +142,20 @@ class OutFile:
 
     @property
     def done(self) -> int:
-        """How many lines need not run."""
+        """Return how many lines need not run again."""
         return sum(map(self._is_done, self._last.values()))
 
     @property
     def failed(self) -> int:
-        """How many of these have not finished."""
+        """Return how many of these did not finish."""
         return sum(self._is_done(one) and one.status != "finished" for one in self._last.values())
 
     def has(self, line: Line) -> bool:
-        """Whether this line need not run."""
+        """Return whether this line need not run again."""
         return line.id in self._last and self._is_done(self._last[line.id])
 
     def write(self, outcome: dict[str, Any]) -> None:
-        """Append one outcome, whole."""
+        """Append one outcome as a complete line."""
         self._file.write(msgspec.json.encode(outcome) + b"\n")
         self._file.flush()
 
@@ -163,7 +163,7 @@ class OutFile:
         return outcome.status == "finished" or not self._retry_failed
 
     def _read(self) -> None:
-        """Check what is there; the beginning of a line that a crash has left is cut off."""
+        """Check the existing lines. If a crash left an incomplete last line, cut it off."""
         self._file.seek(0)
         whole, _, rest = self._file.read().rpartition(b"\n")
         if rest:
@@ -186,7 +186,7 @@ WIDTH = 30
 
 
 class Progress:
-    """How many of ``total`` are done and have failed. A terminal gets a bar of one line, a pipe nothing."""
+    """Counts how many of ``total`` are done and have failed. A terminal shows a one-line bar, a pipe nothing."""
 
     def __init__(self, out: TextIO, total: int, done: int = 0, failed: int = 0) -> None:
         self.done = done
@@ -199,7 +199,7 @@ class Progress:
         self._next = 0.0
 
     def advance(self, *, failed: bool) -> None:
-        """One more is done."""
+        """Count one more as done."""
         self.done += 1
         self.failed += failed
         if self._shown and time.monotonic() >= self._next:
@@ -212,7 +212,7 @@ class Progress:
             self._show()
 
     def end(self) -> None:
-        """Leave the line as it is now."""
+        """Draw the bar a last time and end its line."""
         if self._shown:
             self._show()
             self._out.write("\n")
@@ -317,7 +317,7 @@ class _Batch:
                         return
 
     async def _submit(self, client: AsyncClient, ends: Ends, lines: list[Line]) -> list[Line]:
-        """Submit these, and return those that are to be tried again."""
+        """Submit these lines and return those to try again."""
         asked: list[tuple[Line, Submission]] = []
         for line in lines:
             try:
@@ -327,7 +327,7 @@ class _Batch:
         again: list[Line] = []
         told = await client.submit_many([submission for _, submission in asked])
         for turn in told:
-            if isinstance(turn, StoreUnsupported):  # of no line, but of the Redis, for each of them
+            if isinstance(turn, StoreUnsupported):  # the Redis is unsuitable, so every line would fail
                 raise turn
         for (line, _), turn in zip(asked, told, strict=True):
             if isinstance(turn, AsyncTurn):
@@ -351,7 +351,7 @@ class _Batch:
         return Submission(line.session, line.text, key=line.key, **asked)
 
     async def _collect(self, ends: Ends) -> None:
-        """Wait for ends, and write their outcomes."""
+        """Wait until turns end, and write their outcomes."""
         for known, record in (await ends.records(await ends.ended())).items():
             turn, line = self._open.pop(known)
             status = getattr(record, "status", "gone")

@@ -1,4 +1,4 @@
-"""``antiphon chat``: a conversation in a terminal. Ctrl-C stops the turn, and not the program."""
+"""``antiphon chat``: a conversation in a terminal. Ctrl-C stops the turn, not the program."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MOST_SHOWN = 200  # characters of a tool's arguments and results
 
 
 class Answer:
-    """One turn on a screen. ``seq`` is that of the last event shown, 0 before the first."""
+    """Shows one turn on a screen. ``seq`` is that of the last event shown, or 0 before the first."""
 
     def __init__(self, out: TextIO, paint: Paint, *, plain_json: bool = False) -> None:
         self.seq = 0
@@ -60,7 +60,7 @@ class Answer:
         self._running = ""  # the kind of text on the unfinished line
 
     def show(self, event: Event) -> None:
-        """Write an event, at once."""
+        """Write an event immediately."""
         self.seq = event.seq or self.seq
         self.finished = isinstance(event, TurnFinished)
         if self._json:
@@ -72,7 +72,7 @@ class Answer:
         self._out.flush()
 
     def end_line(self) -> None:
-        """Begin a line of its own for what comes next."""
+        """End the unfinished line, if there is one."""
         if self._running:
             self._out.write("\n")
         self._running = ""
@@ -119,7 +119,7 @@ def _short(text: str) -> str:
 
 
 def ask_about(turn: Turn, call: OpenCall, by: str) -> bool:
-    """Ask until there is a decision. False if it is left for later, as at the end of the input."""
+    """Ask until there is a decision. Return False if it is left for later, as at the end of the input."""
     shown = msgspec.json.encode(call.arguments).decode()
     print(printable(f"The turn asks for {call.name} {shown}"))
     try:
@@ -153,7 +153,7 @@ def _approval(turn: Turn, call: OpenCall, by: str) -> bool:
 
 
 def _result(turn: Turn, call: OpenCall, by: str) -> bool:
-    """A tool on the client: the person gives its result."""
+    """Ask for the result of a client-side tool call. Return False if it is left for later."""
     text = input("Its result, or nothing for later: ").strip()
     if not text:
         return False
@@ -217,7 +217,7 @@ class _Chat:
     def run(self) -> int:
         if self._terminal:
             with suppress(ImportError):
-                importlib.import_module("readline")  # lines can be edited, and called back
+                importlib.import_module("readline")  # enables line editing and history
             self._say(f"Session {self._session}. /help lists the commands, Ctrl-D ends.")
         self._catch_up()
         while True:
@@ -279,7 +279,7 @@ class _Chat:
         self._follow(turn)
 
     def _follow(self, turn: Turn) -> None:
-        """Show a turn until it ends; Ctrl-C cancels it, and a second one leaves it alone."""
+        """Show a turn until it ends. Ctrl-C cancels the turn; a second Ctrl-C stops showing it."""
         shown = Answer(sys.stdout, self._paint, plain_json=self._options.json)
         try:
             try:
@@ -303,10 +303,10 @@ class _Chat:
                 return
 
     def _decide(self, turn: Turn) -> bool:
-        """Ask about the calls that a suspended turn waits for. False if it is left waiting."""
+        """Ask about the calls that a suspended turn waits for. Return False if the turn is left waiting."""
         calls = turn.info().calls
         if not calls:
-            return True  # it was decided meanwhile
+            return True  # decided in the meantime
         if self._terminal and all(ask_about(turn, call, self._options.by) for call in calls):
             return True
         self._say(f"The turn waits for a decision: antiphon approve {turn.id}", "yellow")

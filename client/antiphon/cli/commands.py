@@ -115,7 +115,7 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
 
 
 async def _answer(turn: AsyncTurn) -> str:
-    """Return the whole text. Any failure of the turn raises ``TurnFailed``, because the command itself was correct."""
+    """Return the whole text. A usage error of the turn raises ``TurnFailed``, because the command itself was correct."""
     try:
         return (await turn.result()).text
     except UsageError as exc:
@@ -152,7 +152,7 @@ async def _tail(options: argparse.Namespace) -> int:
 
 
 async def _say_that_it_waits(client: AsyncClient, session: SessionId) -> None:
-    with suppress(StoreError):  # the events are waited for
+    with suppress(StoreError):  # the command waits for events in any case
         [created] = await client.connections.cell_of_session(session).session_fields(session, "created")
         if created is None:
             print(f"Redis has no session {printable(session)}. Waiting for its first event.", file=sys.stderr)
@@ -293,7 +293,7 @@ def due(argv: list[str]) -> int:
 
 
 def _text(text: str) -> str:
-    """Return the text, or that of standard input. Raises ``InvalidMessage`` if standard input is not text."""
+    """Return the text, or standard input for ``-``. Raises ``InvalidMessage`` if standard input is not text."""
     if text != "-":
         return text
     try:
@@ -303,7 +303,7 @@ def _text(text: str) -> str:
 
 
 async def _until_nobody_reads(work: Coroutine[Any, Any, int]) -> int:
-    """Do the work until the reader of our output is gone, even if there is nothing to write."""
+    """Run the work, but stop when the reader of standard output is gone, even if there is nothing to write."""
     task = asyncio.ensure_future(work)
     pipe = _output_pipe()
     if pipe is None:
@@ -327,7 +327,7 @@ async def _until_nobody_reads(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _output_pipe() -> int | None:
-    """Return our standard output if it is a pipe. Its writing end becomes readable when the reader is gone."""
+    """Return the descriptor of standard output if it is a pipe. It becomes readable when the reader is gone."""
     try:
         out = sys.stdout.fileno()
     except (OSError, AttributeError):  # a caller in the same process has replaced it
@@ -587,7 +587,7 @@ def files(argv: list[str]) -> int:
 async def _changed_files(
     client: AsyncClient, where: str, add: list[str] | None, remove: list[str] | None
 ) -> list[FileEntry]:
-    """Return the files of a session after some were added or removed."""
+    """Add and remove files of a session, and return its stored files."""
     session = client.session(where)
     for path in add or ():
         try:

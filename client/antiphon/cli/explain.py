@@ -49,7 +49,7 @@ from antiphon.wire.records import TurnRecord
 
 
 class PayingBudget(Struct):
-    """A stored budget on which the turn draws, with what is used of it."""
+    """A stored budget that the turn draws on, and how much of it is used."""
 
     scope: str
     name: str
@@ -67,7 +67,7 @@ class PayingBudget(Struct):
 
 
 async def budgets_of_turn(client: AsyncClient, info: TurnInfo) -> list[PayingBudget]:
-    """Read the stored budgets of a turn's session, tenant, user and agent that more than this turn draws on."""
+    """Read the stored budgets of a turn's session, tenant, user and agent, except those per turn."""
     names: dict[BudgetScope, str | None] = {
         "session": info.session_id, "tenant": info.tenant, "user": info.user, "agent": info.agent,
     }  # fmt: skip
@@ -97,7 +97,7 @@ WORKER, MODEL, TOOLS, PAUSE, PEOPLE, SLEEP, OTHERS = (
 
 
 class Sentence(Struct):
-    """What happened at a time, in ms since 1970. ``style`` is a colour, or nothing."""
+    """What happened at a time, in ms since 1970. ``style`` is a colour or empty."""
 
     at: int
     text: str
@@ -105,7 +105,7 @@ class Sentence(Struct):
 
 
 class Story(Struct):
-    """What happened to a turn, and how many seconds it spent with what."""
+    """The timeline of a turn, and how many seconds each activity took."""
 
     sentences: list[Sentence] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def duration(seconds: float) -> str:
 
 
 def story_of(events: Iterable[Event], now: int) -> Story:
-    """Return the timeline of a turn from its events, in order. ``now`` ends what has not ended."""
+    """Return the timeline of a turn from its events, in order. An unfinished turn is counted until ``now``."""
     teller = _Teller()
     for event in events:
         teller.hear(event)
@@ -136,17 +136,17 @@ def story_of(events: Iterable[Event], now: int) -> Story:
 
 
 class _Teller:
-    """Hears the events of a turn one after the other."""
+    """Builds the timeline of a turn from its events, one at a time."""
 
     def __init__(self) -> None:
         self.sentences: list[Sentence] = []
         self.seconds: dict[str, float] = {}
         self.ended = False
         self._at = 0
-        self._doing = ""  # what it spends its time with
+        self._doing = ""  # what the turn spends its time on
         self._began = 0  # when that began
         self._worker = ""
-        self._tools: dict[str, int] = {}  # calls that run, and since when
+        self._tools: dict[str, int] = {}  # running calls, and when they began
 
     def hear(self, event: Event) -> None:
         before = self._doing
@@ -386,7 +386,7 @@ async def _told(client: AsyncClient, turn: str) -> _Told:
 
 
 def _lines(tree: TurnTree, now: int, indent: str = "  ") -> list[str]:
-    """Return a child turn and those below it as lines."""
+    """Return a child turn and its descendants as lines."""
     facts = [f"{tree.agent}: {tree.turn_id} is {tree.status}"]
     if tree.started is not None:
         facts.append(duration(max((tree.ended or now) - tree.started, 0) / 1000))
@@ -402,7 +402,7 @@ def _used(usage: Usage) -> str:
 
 
 class _Told:
-    """What is known of a turn."""
+    """Everything that is known about a turn."""
 
     def __init__(
         self, record: TurnRecord, info: TurnInfo, runs: list[TurnRun], story: Story, hint: str,
@@ -421,7 +421,7 @@ class _Told:
         self._crashes, self._errors = (int(fields.get(name) or 0) for name in ("crashes", "errors"))
 
     def plain(self) -> dict[str, Any]:
-        """All of it as plain data, with fields that stay."""
+        """Return all of it as plain data, with stable field names."""
         info = self._info
         return {
             "turn_id": info.turn_id, "session_id": info.session_id, "status": info.status, "queue": self._queue,
@@ -471,7 +471,7 @@ class _Told:
         return f"It {verb} {duration(sum(spent.values()))}: {parts}."
 
     def _next(self, paint: Paint) -> None:
-        """List the available actions."""
+        """Print usage, budgets and the available actions."""
         info, used = self._info, self._session_usage
         if used is not None and used.input_tokens:
             tokens = counted(used.input_tokens, "token")

@@ -1,4 +1,4 @@
-"""The commands with which one begins: a small project, the documentation, and completion in a shell."""
+"""The commands for getting started: a small project, the documentation, and shell completion."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def init(argv: list[str]) -> int:
 
 
 def _filled(folder: Traversable, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and text of every file of the project."""
+    """Yield the path and text of every file of the project."""
     for one in sorted(folder.iterdir(), key=lambda one: one.name):
         if one.is_dir():
             yield from _filled(one, f"{place}{one.name}/")
@@ -97,7 +97,7 @@ def docs(argv: list[str]) -> int:
 
 
 def _pages() -> dict[str, str]:
-    """Return the text of each page. They are in the wheel, and in a checkout next to the source."""
+    """Return the text of each page. A wheel contains the pages; in a checkout, they are next to the source."""
     inside = files("antiphon") / "docs"
     folder: Traversable = inside if inside.is_dir() else Path(__file__).parents[3] / "docs"
     pages = sorted((one for one in folder.iterdir() if one.name.endswith(".md")), key=lambda one: one.name)
@@ -108,7 +108,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 class _Parsed(BaseException):
-    """A command has made its parser, and is to do nothing else."""
+    """Raised when a command has made its parser, so that it does nothing else."""
 
     def __init__(self, parser: Parser) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def completion(argv: list[str]) -> int:
 
 
 def parsers() -> Iterator[tuple[str, Parser]]:
-    """Yield every command that this installation can run, and every act of one, with its parser."""
+    """Yield every command and subcommand that this installation can run, with its parser."""
     from antiphon.cli.main import commands
 
     for point in commands():
@@ -149,7 +149,7 @@ def parsers() -> Iterator[tuple[str, Parser]]:
 
 
 def _whole_parser() -> argparse.ArgumentParser:
-    """One parser with all commands that this installation can run."""
+    """Return one parser with all commands that this installation can run."""
     whole = argparse.ArgumentParser(prog="antiphon")
     below = whole.add_subparsers()
     for name, parser in parsers():
@@ -160,7 +160,7 @@ def _whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser_of(load: Callable[[], Command]) -> Parser | None:
-    """The parser that a command makes; None for one whose packages are missing, or that makes none."""
+    """Return the parser that a command makes, or None if it makes none or its packages are missing."""
     before = Parser.parse_args
 
     def stop(self: Parser, *_: object, **__: object) -> None:

@@ -3,7 +3,7 @@
 A command is a function that takes its arguments and returns the exit code. ``antiphon --help`` shows the first line of
 its docstring. The entry-point group ``antiphon.commands`` adds commands of other packages.
 
-``antiphon.cli.arguments`` has the exit codes, which are the same for all commands.
+The exit codes are the same for all commands and defined in ``antiphon.cli.arguments``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_flags(message: str, arguments: Sequence[str]) -> str:
-    """Name options as the command line does: those that were given, and those that the message advises."""
+    """Replace option names with flags: for options that were given, and for those that the message recommends."""
     flags = [one.partition("=")[0] for one in arguments if one.startswith("--")]
     for flag in flags:
         name = re.escape(flag[2:].replace("-", "_"))
@@ -168,6 +168,6 @@ def _missing(point: EntryPoint) -> str:
 
 
 def _forget_output() -> None:
-    """Discard what is still buffered, because the reader is gone, so that the exit prints no error."""
+    """Discard buffered output, because the reader is gone and a flush at exit would print an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

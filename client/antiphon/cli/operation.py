@@ -1,4 +1,4 @@
-"""The commands for what runs turns, and for the turns that have failed."""
+"""The commands for workers, queues and cells, and for failed turns."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def requeue(argv: list[str]) -> int:
 
 
 def _check_code(parser: argparse.ArgumentParser, code: str | None) -> None:
-    """Refuse a code that no release writes and no turn has. Turns may have codes of an application's own errors."""
+    """Refuse a code that no release writes and no turn has. Turns may have codes from an application's own errors."""
     if code is None or code in CODES:
         return
     near = get_close_matches(code, CODES, 1)

@@ -1,4 +1,4 @@
-"""``antiphon redis`` and ``antiphon demo``: what they do without the package of the demo."""
+"""``antiphon redis`` and ``antiphon demo`` as they work without the demo package."""
 
 from __future__ import annotations
 

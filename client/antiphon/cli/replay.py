@@ -30,7 +30,7 @@ from antiphon.replaying import encoded, read_recordings
 from antiphon.text import text_of
 
 BEGINNING = '"""Replays recorded turns without a network.'
-"""How the tests begin that this command has written, and may write again."""
+"""The beginning of every test that this command writes; it overwrites only such files."""
 
 TEST = '''{beginning}
 
@@ -53,7 +53,7 @@ WIDTH = 100
 LOOK_SECONDS = 0.5
 LOST = "lost: its worker has stopped"
 Runs: TypeAlias = list[tuple[str, Variant]]
-"""What came of the runs of a turn, each with its name in the table."""
+"""The outcomes of a turn's runs, each with its name in the table."""
 
 
 def record(argv: list[str]) -> int:
@@ -126,7 +126,7 @@ def _write_test(recording: Recording | SessionRecording, file: Path, agents: lis
 
 
 def _in_docstring(text: str) -> str:
-    """Return a text as a docstring may contain it. The id of a session, which a user may have chosen, cannot end it."""
+    """Escape a text for a docstring, so that a session id that a user has chosen cannot end the docstring."""
     return printable(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -179,7 +179,7 @@ def replay(argv: list[str]) -> int:
 
 
 async def _replay(options: Any, agents: list[Agent], recordings: list[Recording] | None) -> None:
-    """Run each recorded turn, and print what came of it. Raises ``UsageError``, ``ResultTimeout``."""
+    """Run each recorded turn and print the outcome. Raises ``UsageError``, ``ResultTimeout``."""
     if recordings is not None:
         for one in recordings:
             _print(options, one, await _here(options, agents, one), heading=len(recordings) > 1)
@@ -209,7 +209,7 @@ def _print(options: Any, recording: Recording, runs: Runs, *, heading: bool) -> 
 
 
 async def _on_workers(options: Any, client: AsyncClient, recording: Recording) -> Runs:
-    """Return the runs of a turn on workers that are kept, or let workers run it, and wait for those runs.
+    """Let workers run a turn, or find its kept runs, and return these runs when all have ended.
 
     Raises ``UsageError``, ``ResultTimeout``.
     """

@@ -21,12 +21,12 @@ _STATUS = {
     "failed": "red",
 }
 _FONTS = re.compile(r"@font-face \{[^{}]*\}")
-# What a narrow screen leaves out, first of all the first: other commands take the values that stay.
+# Columns that a narrow screen omits, in this order. Other commands take the values of the remaining ones.
 _LESS = (
     "tokens", "lag", "delayed", "waiting", "attempt", "step", "queues", "queue", "finished", "worker", "age", "session",
 )  # fmt: skip
 _GAP = 2  # between columns
-_FIXED = 12  # lines that are not those of turns
+_FIXED = 12  # lines that do not show turns
 
 
 def drawn(view: View, status: str, width: int, height: int) -> RenderableType:
@@ -67,7 +67,7 @@ def _table(title: str, head: list[str], rows: list[list[object]], width: int) ->
 
 
 def _columns(head: list[str], rows: list[list[object]], width: int) -> list[int]:
-    """Return the columns that fit, whole: the others are left out, the first of ``_LESS`` first."""
+    """Return the columns that fit in full. The others are omitted in the order of ``_LESS``."""
     wide = [
         max(cell_len(printable(str(row[place]))) for row in [head, *rows]) + _GAP
         for place in range(len(head))

@@ -44,14 +44,14 @@ _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
 def coloured(out: TextIO) -> bool:
-    """Whether to colour what is written there: a terminal, unless ``NO_COLOR`` is set or it is a dumb one."""
+    """Return whether to colour the output: on a terminal, unless ``NO_COLOR`` is set or ``TERM`` is ``dumb``."""
     if os.environ.get("NO_COLOR"):
         return False
     return out.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Paint:
-    """Colours text for one output, and removes what a terminal would obey. Where colours are not wanted, it adds none.
+    """Colours text for one output, if it is ``coloured``, and removes characters that control a terminal.
 
     >>> import io
     >>> Paint(io.StringIO())("failed", "red")
@@ -71,7 +71,7 @@ class Paint:
 
 @contextmanager
 def keys_of(descriptor: int) -> Generator[asyncio.Queue[str]]:
-    """Give a queue of the keys that are pressed, and put the terminal back as it was."""
+    """Yield a queue of the pressed keys, and restore the terminal's settings at the end."""
     before = termios.tcgetattr(descriptor)
     pressed: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -94,14 +94,14 @@ def keys_of(descriptor: int) -> Generator[asyncio.Queue[str]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-# Characters of users or models that would move the cursor, change colours, ring, or reverse what is read.
+# Characters from users or models that could move the cursor, change colours, ring the bell, or reverse the text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LABELS = {"reasoning_delta": "  (thinks) ", "refusal_delta": "  (refuses) "}
 MOST_IN_A_CELL = 100
 
 
 def printable(text: str) -> str:
-    """Return the text without what a terminal would obey, but with line breaks and tabs.
+    """Return the text without characters that control a terminal, except line breaks and tabs.
 
     >>> printable("\\x1b[2Jgone?\\u202e")
     '[2Jgone?'
@@ -110,13 +110,13 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """Return the text as one line of at most ``most`` characters that a terminal obeys nothing of."""
+    """Return the text as one line of at most ``most`` characters, without characters that control a terminal."""
     flat = " ".join(printable(text[: 4 * most]).split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def safe_json(encoded: bytes) -> str:
-    """Return a line of JSON that means the same, and that a terminal obeys nothing of.
+    """Return an equivalent line of JSON in which characters that control a terminal are escaped.
 
     >>> safe_json('["\\x9b2J"]'.encode())
     '["\\\\u009b2J"]'
@@ -143,7 +143,7 @@ class PrintedTurn:
         self._begun = False  # a part of an answer is on the screen
 
     def show(self, event: Event) -> None:
-        """Print an event, at once."""
+        """Print an event immediately."""
         self._last = event
         if self._json:
             if event.terminal or not self._only_end:
@@ -156,7 +156,7 @@ class PrintedTurn:
             self._begun = False
 
     def end(self) -> int:
-        """Return the exit code: with JSON, 1 if the turn did not finish. Without, a failure raises ``TurnFailed``."""
+        """Return the exit code: with JSON, 1 if the turn did not finish. Otherwise a failure raises ``TurnFailed``."""
         last = self._last
         if self._json:
             return 0 if isinstance(last, TurnFinished) else 1
@@ -172,14 +172,14 @@ class PrintedTurn:
 
 
 class EventLines:
-    """Writes events for people: a line for each, and the pieces of an answer as running text."""
+    """Writes events for people: one line each, and the deltas of an answer as continuous text."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._running: type[Event] | None = None  # the kind of delta on the unfinished line
 
     def show(self, event: Event) -> None:
-        """Write one event, at once."""
+        """Write one event immediately."""
         if isinstance(event, TextDelta | RefusalDelta | ReasoningDelta):
             self._piece(event)
         elif not isinstance(event, ToolCallDelta | OutputDelta):
@@ -238,7 +238,7 @@ def _told(event: Event) -> str:
 
 
 def chosen_by_router(event: AgentChanged) -> list[str]:
-    """What a router has chosen for a turn.
+    """Return what a router has chosen for a turn.
 
     >>> chosen_by_router(AgentChanged(agent="billing", queue="slow"))
     ['agent billing', 'queue slow']
@@ -279,7 +279,7 @@ def message_lines(message: Message) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Format rows as columns, each as wide as its widest cell; align numbers to the right and leave the last column."""
+    """Format rows as columns as wide as their widest cells. Numbers are right-aligned; trailing spaces are removed."""
     cells = [[_short(str(value)) for value in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *cells]) for column in range(len(head))]
     right = [bool(rows) and isinstance(rows[0][column], int) for column in range(len(head))]

@@ -1,4 +1,4 @@
-"""``antiphon top``: the deployment at work, live."""
+"""``antiphon top``: a live view of the deployment."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _print_json(client: AsyncClient, options: argparse.Namespace) -> None:
 
 
 async def _print_once(client: AsyncClient, options: argparse.Namespace) -> None:
-    """Print the state, with the rates of a second."""
+    """Print the state, with rates measured over at most a second."""
     before = await overview(client.connections, options.limit)
     await asyncio.sleep(min(options.interval, 1.0))
     now = await overview(client.connections, options.limit)
@@ -89,7 +89,7 @@ async def _print_once(client: AsyncClient, options: argparse.Namespace) -> None:
 
 
 class _Screen:
-    """The live screen: it reads the deployment at each interval, and obeys keys at once."""
+    """The live screen: it reads the deployment at each interval, and responds to keys immediately."""
 
     def __init__(self, client: AsyncClient, options: argparse.Namespace) -> None:
         self._client = client
@@ -121,7 +121,7 @@ class _Screen:
             if not self._paused:
                 try:
                     now = await overview(self._client.connections, self._limit)
-                except AgentError as exc:  # it goes on when Redis is back
+                except AgentError as exc:  # it continues when Redis is back
                     self._trouble = exc.message
                 else:
                     self._view.overview, self._view.rates = now, rates_between(before, now)
@@ -130,7 +130,7 @@ class _Screen:
             await asyncio.sleep(self._interval)
 
     async def _obey(self, pressed: asyncio.Queue[str], live: Any) -> None:
-        """Obey keys until one ends the program."""
+        """Handle keys until one ends the program."""
         while (key := await pressed.get()) != "q" or self._typing:
             self._press(key)
             self._draw(live)

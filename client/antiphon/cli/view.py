@@ -1,4 +1,4 @@
-"""What ``antiphon top`` shows: one reading of the deployment, what has changed since the last, sorted and filtered."""
+"""The content of ``antiphon top``: one reading of the deployment, with rates since the last, sorted and filtered."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SORTS = ("age", "step", "attempt", "status", "session", "worker")
 
 
 class Rates(Struct):
-    """How many turns ended and tokens were used in a second, over all workers that live."""
+    """Turns ended and tokens used per second, over all live workers."""
 
     turns: float = 0.0
     tokens: float = 0.0
 
 
 def rates_between(before: Overview | None, now: Overview) -> Rates:
-    """Compare two readings. A worker that began or died between them does not count."""
+    """Compare two readings. A worker that started or stopped between them is not counted."""
     if before is None or now.at <= before.at:
         return Rates()
     known = {one.name: one for one in before.workers}
@@ -35,7 +35,7 @@ def rates_between(before: Overview | None, now: Overview) -> Rates:
 
 
 class View(Struct):
-    """One screen. ``filter`` keeps the lines that contain it."""
+    """One screen. ``filter`` keeps only the lines that contain it."""
 
     overview: Overview
     rates: Rates
@@ -45,7 +45,7 @@ class View(Struct):
 
     @property
     def summary(self) -> str:
-        """The totals above all lines."""
+        """Return the totals, shown above all other lines."""
         found, counts = self.overview, self.overview.counts
         running = sum(one.running for one in found.workers)
         lag = max((one.lag for one in found.workers), default=0.0)
@@ -60,7 +60,7 @@ class View(Struct):
 
     @property
     def troubles(self) -> list[str]:
-        """What an operator should look at first."""
+        """Return the problems that an operator should look at first."""
         stranded = [one.name for one in self.overview.queues if one.queued and not one.workers]
         said = [f"No worker serves {printable(name)}: its turns wait." for name in stranded]
         if self.overview.counts.waiting:
@@ -89,7 +89,7 @@ class View(Struct):
         ]  # fmt: skip
 
     def plain(self) -> list[str]:
-        """All of it as lines without colour."""
+        """Return the whole screen as lines without colour."""
         lines = [*self.summary.splitlines(), *self.troubles]
         for head, rows in (self.queue_rows(), self.worker_rows(), self.turn_rows()):
             lines += ["", *table(head, rows)]
@@ -108,7 +108,7 @@ class View(Struct):
         return sorted(found, key=places[self.sort], reverse=self.reverse)
 
     def _age(self, turn: TurnRow) -> float:
-        """Since when it runs; of one that has not begun, since when it waits."""
+        """Return how many seconds the turn has run, or has waited if it has not started."""
         return max(self.overview.at - (turn.started or turn.queued or self.overview.at), 0) / 1000
 
     def _kept(self, *texts: str) -> bool:
