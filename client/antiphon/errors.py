@@ -4,7 +4,7 @@
     ├─ UsageError                   the call is wrong; retrying does not help
     │  ├─ SettingsError             a setting is missing or wrong; the message names the variable and the fix
     │  ├─ MissingPackage            an optional package is not installed
-    │  ├─ InvalidId, InvalidMessage an id is not valid; a message is malformed or too large
+    │  ├─ InvalidId, InvalidMessage an id is invalid; a message is malformed or too large
     │  ├─ InvalidTool               a function cannot be used as a tool
     │  ├─ InvalidOutput             structured output does not match its schema; ``raw`` is the model's text
     │  ├─ UnknownAgent, UnknownProvider, UnknownTool, UnknownPrice
@@ -12,18 +12,18 @@
     │  ├─ LimitReached              a value exceeds a limit, or a turn has used up one; ``limit`` is its name
     │  │  └─ TenantLimit            a tenant has too many turns; ``retryable``, ``retry_after``
     │  ├─ KeyReused                 an idempotency key was used for a different request
-    │  ├─ SessionChanged            the session has gone on since the caller has read it
+    │  ├─ SessionChanged            the session has changed since the caller read it
     │  ├─ SessionExists             the session already has a history
     │  ├─ WrongTenant               the session does not belong to the tenant that the call names
-    │  ├─ AlreadyDecided            a pending tool call was decided before; ``decision`` is the first one
+    │  ├─ AlreadyDecided            a pending tool call was already decided; ``decision`` is the first decision
     │  ├─ NotSuspended              the turn does not wait for this call; ``status`` is the turn's
     │  └─ ClientClosed
     ├─ NotFound                     SessionNotFound, TurnNotFound (TurnDeleted), MessageNotFound
     ├─ SessionBusy                  the session is running a turn, or its inbox is full
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
     ├─ EventTimeout                 no event came in time (also a TimeoutError)
-    ├─ StepFailed                   a durable step of a tool or turn function failed; what its journal keeps of it
-    ├─ StreamError                  StreamGap: what came after the cursor is not known
+    ├─ StepFailed                   a durable step of a tool or turn function failed; the journal keeps its text
+    ├─ StreamError                  StreamGap: the events after the cursor are unknown
     ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
     │  └─ ProviderRateLimited, ProviderOverloaded, ProviderTimedOut, ProviderUnreachable,
     │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken; kinds of ProviderTimedOut:
@@ -92,7 +92,7 @@ _SENTENCES = {
     "Too many pages are open. Please close some of them.": "too_many_streams",
 }
 USER_MESSAGES = {code: sentence for sentence, codes in _SENTENCES.items() for code in codes.split()}
-"""What end users read of an error, by its code. Translate these sentences by their codes."""
+"""The sentences that end users read about errors, by code. Translate them by code."""
 
 _LIMIT = re.compile(r"(?:is over|exceeds) the limit (\w+), which is |\(limit (\w+)\)")
 
@@ -233,9 +233,9 @@ class NotAllowed(UsageError):
 class LimitReached(UsageError):
     """A value exceeds a limit.
 
-    Of a turn: it has used up one of its ``Limits`` without an answer.
+    For a turn: it has used up one of its ``Limits`` without an answer.
 
-    ``limit`` is the name of the limit. The message holds it too: code and message are what travels from a worker.
+    ``limit`` is the name of the limit. The message contains it too, for readers that have only code and message.
 
     >>> error = LimitReached("The turn has too many bytes.", limit="request_bytes")
     >>> error.message, LimitReached(error.message).limit
@@ -255,7 +255,7 @@ class LimitReached(UsageError):
 class BudgetReached(LimitReached):
     """A budget is used up: raise it (``Client.budgets``) and run the turn again, or wait for its next window.
 
-    ``limit`` says which one: its scope, unit and window.
+    ``limit`` is the budget's scope, unit and window.
 
     >>> BudgetReached("The budget is used up.", limit="tenant_cost_per_day").limit
     'tenant_cost_per_day'
@@ -313,7 +313,7 @@ class WrongTenant(UsageError):
 class AlreadyDecided(UsageError):
     """This call was decided before.
 
-    ``decision`` is the first decision: it counts.
+    ``decision`` is the first decision, which remains valid.
 
     >>> from antiphon.model import Decision
     >>> late = AlreadyDecided(decision=Decision("call_1", "approve", by="ada"))
@@ -329,7 +329,7 @@ class AlreadyDecided(UsageError):
 
 
 def _as_decided(first: Any) -> str:
-    """Describe a decision. Where it names nobody, its reason may tell: a time limit says so."""
+    """Describe a decision by who made it or, if unknown, by its reason, such as a time limit."""
     done = {"approve": "approved", "reject": "rejected", "result": "given a result"}[first.kind]
     if not first.who and first.reason:
         return f"The call {first.call_id!r} was {done} before: {first.reason[:200]}"
@@ -379,7 +379,7 @@ class TurnNotFound(NotFound):
 class TurnDeleted(TurnNotFound):
     """The turn was deleted with its session: nothing that it said is kept, and it cannot run again.
 
-    Its key is not free before a week after its end: use another one.
+    Its key is free again a week after its end: until then, use another one.
     """
 
     code = "turn_deleted"
@@ -565,8 +565,8 @@ class ProviderRejected(ProviderError):
 class ContextTooLong(ProviderRejected):
     """The messages are longer than the model's context: send less, or use a model with a larger one.
 
-    ``tokens`` is what the service counted in the request, and ``limit`` what the model accepts, where it said so. The
-    session's older messages are left out before this error is raised, so that it concerns the turn's own messages.
+    ``tokens`` is the service's count for the request, and ``limit`` what the model accepts, if the service returned
+    them. This error concerns the turn's own messages: the session's older messages are left out before it is raised.
     """
 
     code = "context_too_long"
@@ -695,4 +695,4 @@ def _codes(kind: type[AgentError]) -> set[str]:
 
 
 CODES = sorted(_codes(AgentError) | USER_MESSAGES.keys() | {"internal_error", "turn_function"})
-"""All codes that turns, calls and gateways may have, beside those of an application's own errors."""
+"""All codes of turns, calls and gateways, except those of an application's own errors."""

@@ -1,8 +1,8 @@
-"""The published facts of a session, one struct a type.
+"""The published facts of a session, one struct per type.
 
-``seq`` is dense over the whole session (1, 2, 3, …) and ``at`` is the server's time in ms; both are put in front
-by the script that logs and publishes the event, so they are absent from what a worker encodes. Readers ignore
-fields and types that they do not know.
+``seq`` is dense over the whole session (1, 2, 3, …) and ``at`` is the server's time in ms. The
+script that logs and publishes an event prepends both, so they are absent from what a worker encodes. Readers
+ignore unknown fields and types.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class EventBase(Struct, tag_field="type", omit_defaults=True, kw_only=True):
-    """What every event has. ``tenant`` is that of the turn where events of many sessions are read, as by webhooks."""
+    """The fields of every event. ``tenant`` is the turn's, if events of many sessions are read, as by webhooks."""
 
     seq: int = 0
     at: int = 0
@@ -64,8 +64,8 @@ class EventBase(Struct, tag_field="type", omit_defaults=True, kw_only=True):
 class TurnQueued(EventBase, tag="turn_queued"):
     """A turn was accepted; ``position`` 0 is the head of the inbox.
 
-    ``input`` is what the user said. If its JSON is longer than 4 KiB it is left out, ``input_omitted`` says so, and
-    the turn has it.
+    ``input`` is the input of the turn. If its JSON is longer than 4 KiB, it is left out and ``input_omitted`` is True:
+    read the turn.
     """
 
     type: ClassVar[Literal["turn_queued"]] = "turn_queued"
@@ -95,7 +95,7 @@ class RefusalDelta(EventBase, tag="refusal_delta"):
 
 
 class OutputDelta(EventBase, tag="output_delta"):
-    """The part of a structured answer that has come so far, whole, as plain JSON data."""
+    """The whole part of a structured answer that has arrived so far, as plain JSON data."""
 
     type: ClassVar[Literal["output_delta"]] = "output_delta"
     output: Any = None
@@ -111,7 +111,7 @@ class ToolCallDelta(EventBase, tag="tool_call_delta"):
 
 
 class ToolCallEvent(EventBase, tag="tool_call"):
-    """A whole tool call, about to be run."""
+    """A complete tool call, about to run."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     call_id: str = ""
@@ -120,7 +120,7 @@ class ToolCallEvent(EventBase, tag="tool_call"):
 
 
 class ToolResultEvent(EventBase, tag="tool_result"):
-    """The result, shortened to what a screen needs."""
+    """The result, shortened for display."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str = ""
@@ -130,7 +130,7 @@ class ToolResultEvent(EventBase, tag="tool_result"):
 
 
 class ToolProgress(EventBase, tag="tool_progress"):
-    """Progress published with ``context.progress``: a text to show, and the done part of its work, 0 to 1 or None."""
+    """Progress published with ``context.progress``: text to show, and how much is done, from 0 to 1 or None."""
 
     type: ClassVar[Literal["tool_progress"]] = "tool_progress"
     call_id: str = ""
@@ -140,7 +140,7 @@ class ToolProgress(EventBase, tag="tool_progress"):
 
 
 class CustomEvent(EventBase, tag="custom"):
-    """An event of the service's own, which a tool published with ``context.emit``."""
+    """An application's own event, which a tool published with ``context.emit``."""
 
     type: ClassVar[Literal["custom"]] = "custom"
     call_id: str = ""
@@ -149,7 +149,7 @@ class CustomEvent(EventBase, tag="custom"):
 
 
 class ItemEvent(EventBase, tag="item"):
-    """A provider's own item, whole."""
+    """A complete item in the provider's own form."""
 
     type: ClassVar[Literal["item"]] = "item"
     provider: str = ""
@@ -159,7 +159,7 @@ class ItemEvent(EventBase, tag="item"):
 class StepFinished(EventBase, tag="step_finished"):
     """``rejected`` is why the answer does not match its schema: drop its deltas, the next step answers again.
 
-    ``raw_stop_reason`` is the model service's own word, where it differs from ``stop_reason``.
+    ``raw_stop_reason`` is the model service's own term, if it differs from ``stop_reason``.
     """
 
     type: ClassVar[Literal["step_finished"]] = "step_finished"
@@ -171,9 +171,9 @@ class StepFinished(EventBase, tag="step_finished"):
 
 
 class TurnRetrying(EventBase, tag="turn_retrying"):
-    """The step starts again: drop the deltas of ``step`` that came before. ``retry_at`` is server ms.
+    """The step starts again: drop the earlier deltas of ``step``. ``retry_at`` is in ms of the server's time.
 
-    ``service`` is what the model service said with its error, if it did.
+    ``service`` is what the model service returned with its error, if anything.
     """
 
     type: ClassVar[Literal["turn_retrying"]] = "turn_retrying"
@@ -185,7 +185,7 @@ class TurnRetrying(EventBase, tag="turn_retrying"):
 
 class ModelChanged(EventBase, tag="model_changed"):
     """A fallback answers ``step`` and continues the turn. ``source`` and ``target`` are ``provider/model``, and
-    ``code`` is that of the error for which ``source`` was given up. A ``turn_retrying`` of the step stands before it.
+    ``code`` is that of the error after which ``source`` was given up. A ``turn_retrying`` of the step precedes it.
     """
 
     type: ClassVar[Literal["model_changed"]] = "model_changed"
@@ -195,8 +195,8 @@ class ModelChanged(EventBase, tag="model_changed"):
 
 
 class ContextReduced(EventBase, tag="context_reduced"):
-    """The model refused the length of ``step``'s request, which is sent again with fewer ``messages`` of the history
-    and with ``results`` of tools cut short. ``limit`` is what the model accepts in tokens, or 0 if it did not say so.
+    """The model rejected ``step``'s request as too long. It is sent again without ``messages`` of the history, or with
+    ``results`` of tools shortened. ``limit`` is how many tokens the model accepts, or 0 if unknown.
     """
 
     type: ClassVar[Literal["context_reduced"]] = "context_reduced"
@@ -221,7 +221,7 @@ class BudgetReachedEvent(EventBase, tag="budget_reached"):
 
 
 class RecallFailed(EventBase, tag="recall_failed"):
-    """A memory did not answer, and the turn continues without it. ``error`` is the type of what its store raised."""
+    """A memory did not answer, and the turn continues without it. ``error`` is the type of its store's exception."""
 
     type: ClassVar[Literal["recall_failed"]] = "recall_failed"
     memory: str = ""
@@ -229,9 +229,9 @@ class RecallFailed(EventBase, tag="recall_failed"):
 
 
 class TurnSuspended(EventBase, tag="turn_suspended"):
-    """The turn waits, without a worker, for what people or the caller decide about these calls.
+    """The turn waits, without a worker, for decisions of people or the client about these calls.
 
-    It also waits for the end of the sleeps in ``waits``, which other calls of the same step have begun.
+    It also waits for the sleeps and events in ``waits``, which belong to other calls of the same step.
     """
 
     type: ClassVar[Literal["turn_suspended"]] = "turn_suspended"
@@ -240,16 +240,16 @@ class TurnSuspended(EventBase, tag="turn_suspended"):
 
 
 class TurnSleeping(EventBase, tag="turn_sleeping"):
-    """The turn waits, without a worker, for these sleeps to end or events to come. ``turn_resumed`` follows."""
+    """The turn waits, without a worker, for these sleeps to end or events to arrive. ``turn_resumed`` follows."""
 
     type: ClassVar[Literal["turn_sleeping"]] = "turn_sleeping"
     waits: list[Wait] = field(default_factory=list)
 
 
 class StepRecorded(EventBase, tag="step_recorded"):
-    """A durable step of a tool or a turn function has a result, or ``is_error``: it never runs again.
+    """A durable step of a tool or turn function has a result, or has failed (``is_error``): it never runs again.
 
-    ``name`` is that of the step within its call, such as ``charge#2``. The result itself is not published.
+    ``name`` is the step's name within its call, such as ``charge#2``. The result itself is not published.
     """
 
     type: ClassVar[Literal["step_recorded"]] = "step_recorded"
@@ -261,8 +261,8 @@ class StepRecorded(EventBase, tag="step_recorded"):
 class EventReceived(EventBase, tag="event_received"):
     """A call of the turn that waits for an event has received it. The data is not published.
 
-    ``wait_id`` is the ``id`` of the wait in ``turn_sleeping``, ``event_name`` what it waits for, and ``event_id`` is
-    the same wherever this event was received.
+    ``wait_id`` is the ``id`` of the wait in ``turn_sleeping``, ``event_name`` the event it waits for, and
+    ``event_id`` is the same for all calls that receive this event.
     """
 
     type: ClassVar[Literal["event_received"]] = "event_received"
@@ -272,11 +272,11 @@ class EventReceived(EventBase, tag="event_received"):
 
 
 class AgentChanged(EventBase, tag="agent_changed"):
-    """The session's turns run on another revision of ``agent`` from now on, or a router has chosen for this turn.
+    """The session's turns run on another revision of ``agent`` from now on, or the App's router has routed this turn.
 
-    ``reason`` is why. ``revision_unavailable``: no worker has had the ``previous`` one for as long as the agent's
-    ``rollout`` waits. ``promoted`` and ``rolled_back``: an operator has decided so. Without a ``revision``, the App's
-    router has chosen for this turn: it runs with this ``agent``, and ``model`` and ``queue`` are '' where they stay.
+    ``reason`` is ``revision_unavailable`` if no worker had the ``previous`` revision for as long as the agent's
+    ``rollout`` waits, and ``promoted`` or ``rolled_back`` if an operator decided so. Without a ``revision``, the router
+    chose for this turn: it runs with this ``agent``, and ``model`` and ``queue`` are '' if unchanged.
     """
 
     type: ClassVar[Literal["agent_changed"]] = "agent_changed"
@@ -298,7 +298,7 @@ class TurnResumed(EventBase, tag="turn_resumed"):
 class TurnSteered(EventBase, tag="turn_steered"):
     """The turn took the input of another one, ``steered_id``, into its model call ``step``.
 
-    ``input`` is that input. If its JSON is longer than 4 KiB it is left out, and ``input_omitted`` says so.
+    ``input`` is that input. If its JSON is longer than 4 KiB, it is left out and ``input_omitted`` is True.
     """
 
     type: ClassVar[Literal["turn_steered"]] = "turn_steered"
@@ -317,9 +317,9 @@ class Handoff(EventBase, tag="handoff"):
 
 
 class ChildEvent(EventBase, tag="child_event"):
-    """A child turn (``child_id``) of the tool call has published its own ``event``. ``agent`` runs it.
+    """A child turn (``child_id``) of the tool call, which ``agent`` runs, has published its own ``event``.
 
-    ``event`` has the ``session_id`` and the ``seq`` of the child. A ``turn_queued`` is without input. ``depth`` is 1
+    ``event`` has the ``session_id`` and the ``seq`` of the child. A ``turn_queued`` has no input. ``depth`` is 1
     below a turn without a parent, 2 below that child and so on; ``parent_id`` is the turn directly above the child.
     """
 
@@ -333,7 +333,7 @@ class ChildEvent(EventBase, tag="child_event"):
 
 
 class TurnFinished(EventBase, tag="turn_finished"):
-    """The turn has answered. ``steered_into`` names the turn that took its input instead: the answer is that one's."""
+    """The turn has answered. ``steered_into`` is the turn that took its input, if any: the answer is that turn's."""
 
     type: ClassVar[Literal["turn_finished"]] = "turn_finished"
     response: Response | None = None
@@ -342,8 +342,8 @@ class TurnFinished(EventBase, tag="turn_finished"):
 
 class TurnFailedEvent(EventBase, tag="turn_failed"):
     """``raw`` is the answer that did not match its schema, ``service`` what the model service returned with its error,
-    and ``limit`` the name of the limit that the turn has reached, where that is why the turn failed. ``message`` is for
-    operators, ``user_message`` for end users.
+    and ``limit`` the name of the limit that the turn reached, if that made it fail. ``message`` is for operators,
+    ``user_message`` for end users.
     """
 
     type: ClassVar[Literal["turn_failed"]] = "turn_failed"
@@ -360,7 +360,7 @@ class TurnFailedEvent(EventBase, tag="turn_failed"):
 
     @classmethod
     def of(cls, error: AgentError) -> TurnFailedEvent:
-        """The event of a turn that failed with this error."""
+        """Return the event of a turn that failed with this error."""
         raw = error.raw if isinstance(error, InvalidOutput) else ""
         limit = error.limit if isinstance(error, LimitReached) else ""
         return cls(
@@ -369,7 +369,7 @@ class TurnFailedEvent(EventBase, tag="turn_failed"):
 
 
 class TurnCancelledEvent(EventBase, tag="turn_cancelled"):
-    """``kept`` is the number of messages that stay in the history, ``keep`` what was asked to stay there."""
+    """``kept`` is the number of messages that stay in the history, ``keep`` what the cancellation asked to keep."""
 
     type: ClassVar[Literal["turn_cancelled"]] = "turn_cancelled"
     reason: str = ""
@@ -378,10 +378,10 @@ class TurnCancelledEvent(EventBase, tag="turn_cancelled"):
 
 
 class MessageEvent(EventBase, tag="message"):
-    """Messages of the history, in place of the events that brought them and are no longer kept: those of a turn, or
-    what was added outside of turns. Only a reader with an old cursor receives it; it is never published.
+    """Messages of the history, in place of their events, which are no longer kept: those of a turn, or those added
+    outside of turns. Only a reader with an old cursor receives it; it is never published.
 
-    It takes the place of everything that the reader has of the turn. ``seq`` is the cursor to continue from.
+    It replaces everything that the reader has of the turn. ``seq`` is the cursor to continue from.
     """
 
     type: ClassVar[Literal["message"]] = "message"
@@ -416,7 +416,7 @@ class SessionForked(EventBase, tag="session_forked"):
 
 
 class SessionTitled(EventBase, tag="session_titled"):
-    """A worker has named the conversation after its first finished turn. ``usage`` is what a model used for that."""
+    """A worker has titled the session after its first finished turn. ``usage`` is what the model used for that."""
 
     type: ClassVar[Literal["session_titled"]] = "session_titled"
     title: str = ""
@@ -429,13 +429,13 @@ class SessionClosed(EventBase, tag="session_closed"):
 
 
 class Heartbeat(EventBase, tag="heartbeat"):
-    """Nothing has come for the ``heartbeat`` of an iteration. It is never published; ``seq`` is the reader's cursor."""
+    """No event came for the ``heartbeat`` of an iteration. It is never published; ``seq`` is the reader's cursor."""
 
     type: ClassVar[Literal["heartbeat"]] = "heartbeat"
 
 
 class UnknownEvent(EventBase, tag="unknown"):
-    """An event of a newer release; ``fields`` holds it whole."""
+    """An event of a newer release; ``fields`` contains all of it."""
 
     type: ClassVar[Literal["unknown"]] = "unknown"
     fields: dict[str, Any] = field(default_factory=dict)
@@ -482,14 +482,14 @@ KnownEvent: TypeAlias = (
     | SessionClosed
 )
 
-# One published fact about a session. Where ``event.type == "text_delta"``, a type checker knows of ``event.text``.
+# One published fact about a session. After ``event.type == "text_delta"``, type checkers know ``event.text``.
 Event: TypeAlias = KnownEvent | UnknownEvent | Heartbeat
 
 _decoder = msgspec.json.Decoder(KnownEvent)
 
 
 def decode_event(data: bytes | str) -> Event:
-    """Read an event as published. A type of a newer release becomes ``UnknownEvent``. Raises ``CorruptRecord``."""
+    """Decode a published event. A type of a newer release becomes ``UnknownEvent``. Raises ``CorruptRecord``."""
     try:
         return _decoder.decode(data)
     except msgspec.ValidationError:

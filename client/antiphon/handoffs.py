@@ -1,4 +1,4 @@
-"""Hand-offs: which agents an agent may pass a turn to, and what these receive.
+"""Hand-offs: which agents an agent may pass a turn to, and what they receive.
 
 >>> from antiphon import Agent
 >>> from antiphon.handoffs import Handoff
@@ -46,10 +46,10 @@ class Target(Protocol):
 class Handoff(Struct, frozen=True):
     """An agent to which another one may pass a turn: ``Agent(…, handoffs=[Handoff(billing, history="input")])``.
 
-    ``agent`` is an ``Agent``, or the name of one of the workers' Apps. ``history`` is what it receives: ``"all"`` (the
+    ``agent`` is an ``Agent``, or the name of one in the workers' Apps. ``history`` is what it receives: ``"all"`` (the
     session's history, the input and the turn's messages so far), ``"turn"`` (without the history) or ``"input"``
-    (only the input). ``after`` decides which agent answers the session's next turns: ``"return"`` is the one that
-    they ask for, ``"stay"`` the agent that took this turn over. ``description`` is for the model: when to hand over.
+    (only the input). ``after`` determines which agent answers the session's next turns: ``"return"`` is the one
+    that they name, ``"stay"`` the agent that took over this turn. ``description`` is for the model: when to hand over.
 
     >>> Handoff("billing", description="For questions about invoices.").after
     'return'
@@ -71,7 +71,7 @@ class Handoff(Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The name of the tool with which the model hands over.
+        """The name of the tool that the model calls to hand over.
 
         >>> Handoff("second level").tool
         'transfer_to_second_level'
@@ -88,12 +88,12 @@ class Handoff(Struct, frozen=True):
 
 
 def tool_of(name: str) -> str:
-    """Return the name of the tool with which a model hands over to the agent with this name."""
+    """Return the name of the tool that a model calls to hand over to the agent with this name."""
     return f"transfer_to_{_UNUSABLE.sub('_', name)}"[:LONGEST_TOOL_NAME]
 
 
 def checked_handoffs(given: Any, own: str | None, tools: Iterable[Named]) -> list[Handoff]:
-    """Return the hand-offs of the agent ``own``, whose other tools are these. Raises ``UsageError``."""
+    """Return the checked hand-offs of the agent ``own``. ``tools`` are its other tools. Raises ``UsageError``."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(f"handoffs= must be a list of Agents, names of agents or Handoffs, not {given!r}.")
     found = [_checked(one, own) for one in cast("Iterable[Any]", given)]
@@ -122,7 +122,7 @@ def _checked(given: Any, own: str | None) -> Handoff:
 
 
 def with_targets(agent: Target, known: dict[str, Target] | None = None) -> AgentSpec:
-    """Return an agent in the form that is sent with a turn, with the agents that it hands over to, each of them once.
+    """Return an agent in the form that is sent with a turn, with the agents that it hands over to, each once.
 
     Raises ``UsageError`` if one of them cannot be sent, or if two have the same name.
     """

@@ -1,6 +1,6 @@
 """Hooks: functions of an App or Agent that run before and after turns, model calls, tool calls and steps.
 
-The annotation of its parameter says when a hook runs. It returns nothing, or what is to happen instead:
+A hook runs at the moment that its parameter is annotated with. It returns nothing, or what should happen instead:
 
 >>> from antiphon import Agent, tool
 >>> from antiphon.hooks import Ask, Replace, ToolEnd, ToolStart
@@ -66,9 +66,9 @@ SECONDS = 30.0
 
 
 class Block(Struct, frozen=True):
-    """Stop here. ``reason`` is what the caller, the model or the code reads.
+    """Stop here. The caller, the model or the code receives ``reason``.
 
-    A turn, or a model call, that is blocked fails its turn with the code ``blocked``. A blocked tool call has the
+    A blocked turn or model call fails the turn with the code ``blocked``. A blocked tool call has the
     reason as its error result. A blocked step raises ``StepFailed``.
 
     >>> Block("This account is closed.").reason
@@ -79,7 +79,7 @@ class Block(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """Take this text as the answer of the model, or as the result of the tool, and do not call it.
+    """Use this text as the answer of the model, or as the result of the tool, without calling it.
 
     >>> Answer("I can only help with orders.").text
     'I can only help with orders.'
@@ -89,7 +89,7 @@ class Answer(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """Let the tool call wait until a person has approved it, like a call of a tool with ``approval=True``.
+    """Make the tool call wait until a person has approved it, like a call of a tool with ``approval=True``.
 
     >>> Ask() == Ask()
     True
@@ -97,7 +97,7 @@ class Ask(Struct, frozen=True):
 
 
 class Replace:
-    """Continue with other values: names of the attributes that the moment lets hooks replace.
+    """Continue with other values: the keywords are attributes that hooks may replace at this moment.
 
     >>> Replace(arguments={"cents": 100}).changes
     {'arguments': {'cents': 100}}
@@ -108,7 +108,7 @@ class Replace:
 
 
 class Moment(Struct, frozen=True):
-    """When a hook runs. ``context`` has the session, the turn and a copy of the variables; ``agent`` is its name.
+    """When a hook runs. ``context`` has the session, the turn and a copy of the variables; ``agent`` names the agent.
 
     >>> StepStart(Context("user-123", "turn-1"), "support", "charge").agent
     'support'
@@ -122,7 +122,7 @@ class Moment(Struct, frozen=True):
 
 
 class TurnStart(Moment, frozen=True):
-    """A turn begins. Its ``input`` are the new messages; a hook may replace them: with text or messages.
+    """A turn begins. ``input`` contains the new messages; a hook may replace them with text or messages.
 
     >>> TurnStart(Context(), None, [Message.user("Hello")]).text
     'Hello'
@@ -156,9 +156,9 @@ class TurnEnd(Moment, frozen=True):
 
 
 class TurnFailure(Moment, frozen=True):
-    """A turn is about to fail with this ``code`` and ``error``, as readers see them. A hook can only take note of it.
+    """A turn is about to fail with this ``code`` and ``error``, as readers see them. A hook can only observe it.
 
-    If the worker dies before the failure is stored, the turn runs again, and the hook with its next failure.
+    If the worker dies before the failure is stored, the turn runs again, and a new failure runs the hook again.
 
     >>> TurnFailure(Context(), None, "provider_rejected", "The request is too large.").code
     'provider_rejected'
@@ -173,7 +173,7 @@ class TurnFailure(Moment, frozen=True):
 class ModelStart(Moment, frozen=True):
     """A model is about to be called with ``messages``, for the step with this number; 0 is a summary of the history.
 
-    A hook may replace ``model`` by another one of the same service, and ``system``, ``messages`` and ``params``.
+    A hook may replace ``model`` with another one of the same service, and ``system``, ``messages`` and ``params``.
 
     >>> ModelStart(Context(), None, 1, "any", None, [Message.user("Hello")], {}).messages[-1].text
     'Hello'
@@ -220,7 +220,7 @@ class ToolStart(Moment, frozen=True):
 
 
 class ToolEnd(Moment, frozen=True):
-    """A tool call has its ``result``, also one that a person or the client gave. A hook may replace the result.
+    """A tool call has a ``result``, perhaps from a person or the client. A hook may replace the result.
 
     >>> ToolEnd(Context(), None, "refund", {"cents": 100}, "Refunded.", False).is_error
     False
@@ -266,7 +266,7 @@ Function: TypeAlias = Callable[[M], Any]
 
 
 class Hook(Generic[M]):
-    """A hook with its options: what ``hook`` makes of a function. It can be called like the function.
+    """A hook with its options, as ``hook`` returns it. It can be called like the function.
 
     >>> def audit(call: ToolStart) -> None:
     ...     print(call.name)
@@ -316,7 +316,7 @@ def hook(
 
     ``timeout`` is in seconds. ``on_error`` is what happens if the hook raises, takes longer, or returns something that
     the moment does not allow: ``"block"`` as ``Block`` would, or ``"continue"`` as if it had returned nothing. With
-    ``hold``, for hooks that take a ``ModelEnd``, an answer is streamed after the hook has agreed to all of it; without,
+    ``hold``, for hooks that take a ``ModelEnd``, an answer is streamed after the hook has accepted all of it; otherwise
     it is streamed as it arrives, and withdrawn if the hook blocks or replaces it. Raises ``UsageError``.
 
     >>> @hook(timeout=5, on_error="continue")
@@ -338,7 +338,7 @@ def hooks_of(given: Any) -> list[Hook[Any]]:
 
 
 def _moments_of(function: Any, name: str) -> tuple[type[Moment], ...]:
-    """Return the moments in the annotation of the function's only parameter."""
+    """Return the moments in the annotation of the function's first parameter."""
     if not callable(function):
         raise UsageError(f"hooks= must be a list of functions, not of {function!r}.")
     code = function if inspect.isroutine(function) else type(function).__call__

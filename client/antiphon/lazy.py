@@ -1,4 +1,4 @@
-"""Imports the public names of a package when they are first asked for, so that importing the package stays light."""
+"""Imports the public names of a package on first use, so that importing the package stays fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def names_of(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose names are in these modules below it."""
+    """Return ``__getattr__`` and ``__dir__`` of a package. ``modules`` maps its names to modules below it."""
 
     def find(name: str) -> Any:
         if name not in modules:

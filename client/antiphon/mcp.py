@@ -35,7 +35,7 @@ _UNUSABLE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Requester(Struct, frozen=True):
-    """The user for whom a server is called: what ``auth=`` receives. A turn may name no tenant and no user.
+    """The user for whom a server is called, as ``auth=`` receives it. ``tenant`` and ``user`` may be None.
 
     >>> Requester("acme", "ada", "github").user
     'ada'
@@ -52,15 +52,15 @@ Some: TypeAlias = bool | Iterable[str]
 
 
 class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
-    """A server of the Model Context Protocol, for ``App(mcp=…)`` or ``Agent(mcp=…)``. Made by ``http`` and ``stdio``.
+    """A Model Context Protocol server for ``App(mcp=…)`` or ``Agent(mcp=…)``. Create it with ``http`` or ``stdio``.
 
     ``tools`` are the server's tools that agents may use, by their names there; None is all of them. Models know the
-    tool ``search`` of the server ``github`` as ``github__search``. ``approval`` determines which calls wait until they
-    are approved, and ``at_most_once`` which are never started twice: all, or those of some tools by their names there.
+    tool ``search`` of the server ``github`` as ``github__search``. ``approval`` determines which calls wait for an
+    approval, and ``at_most_once`` which are never started twice: all, or those of some tools, by their names there.
     ``approval_timeout`` and ``approval_at_limit`` are those of ``antiphon.tool``. With ``resources``, models can list
     and read the server's resources, with the tools ``github__list_resources`` and ``github__read_resource``.
-    ``timeout`` is how many seconds a call may take, and ``connect_timeout`` how many the connection and the list of
-    tools may take.
+    ``timeout`` is the time limit of a call in seconds, and ``connect_timeout`` that of the connection and the list of
+    tools.
 
     >>> files = MCP.stdio("mcp-server-files /data", name="files", tools=["read_file"])
     >>> files.offers("write_file")
@@ -146,7 +146,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
     ) -> MCP:
         """Declare a server that each worker process starts as a program, for all users.
 
-        ``command`` is the program with its arguments, as a text or a list. ``env`` is added to the few variables that
+        ``command`` is the program with its arguments, as text or a list. ``env`` is added to the few variables that
         the program inherits (``PATH``, ``HOME`` and others), and ``cwd`` is its folder. Raises ``UsageError``.
 
         >>> MCP.stdio(["mcp-server-git", "--repository", "/srv/repo"], name="git", approval=["git_commit"]).name
@@ -181,7 +181,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         return self.tools is None or tool in self.tools
 
     def rule(self, tool: str) -> ApprovalRule:
-        """Return which calls of this tool of the server wait for an approval.
+        """Return which calls of this tool wait for an approval.
 
         >>> files.rule("read_file").rule
         False
@@ -189,7 +189,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         return ApprovalRule(_holds(self.approval, tool), self.approval_timeout, self.approval_at_limit)
 
     def once(self, tool: str) -> bool:
-        """Return whether a call of this tool of the server is never started twice.
+        """Return whether calls of this tool are never started twice.
 
         >>> files.once("read_file")
         False
@@ -198,7 +198,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
 
     @property
     def place(self) -> str:
-        """The server's name with a hash of where it is, by which a deployment remembers its tools.
+        """The server's name with a hash of its address or command, under which a deployment stores its tools.
 
         >>> files.place
         'files-ba49e624'
@@ -207,7 +207,7 @@ class MCP(Struct, frozen=True, eq=False, repr_omit_defaults=True):
         return f"{self.name}-{hashlib.sha256(where.encode(errors='replace')).hexdigest()[:8]}"
 
     def described(self) -> dict[str, Any]:
-        """Return what is part of the revision of agents: not where the server is, and not what it offers.
+        """Return the server's part of an agent's revision, without its address or command and the tools that it lists.
 
         >>> files.described()["name"]
         'files'
@@ -226,9 +226,9 @@ def check_auth(auth: object) -> None:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return the name under which models know a tool of a server. No name of another server's tool equals it.
+    """Return the name under which models know a tool of a server. Tools of other servers have different names.
 
-    A name that models cannot use is changed, and ends with a part of its hash.
+    A name that models cannot use is changed, and ends with part of its hash.
 
     >>> tool_name("github", "search")
     'github__search'
@@ -264,7 +264,7 @@ def server_of(tool: str) -> str:
 def checked_servers(
     servers: object, tools: Iterable[str] = (), caller_tools: Iterable[CallerTool] = ()
 ) -> list[MCP | str]:
-    """Return the servers of an agent: declared ones, and names of those of an App. Raises ``UsageError``.
+    """Return the checked servers of an agent: declarations, and names of an App's servers. Raises ``UsageError``.
 
     ``tools`` are the names of the agent's own tools.
     """
@@ -300,7 +300,7 @@ def check_installed() -> None:
 
 
 def beginning_of(server: MCP | str) -> str:
-    """Return how the names of all tools of a server begin.
+    """Return the beginning of the names of a server's tools.
 
     >>> beginning_of("github")
     'github__'
@@ -309,7 +309,7 @@ def beginning_of(server: MCP | str) -> str:
 
 
 def name_of(server: MCP | str) -> str:
-    """Return the name of a server, which may be only a name."""
+    """Return the name of a server, given as a declaration or a name."""
     return server if isinstance(server, str) else server.name
 
 
@@ -342,7 +342,7 @@ def _common(
     approval_at_limit: AtLimit, at_most_once: Some, resources: bool, timeout: float | timedelta | None,
     connect_timeout: float | timedelta,
 ) -> dict[str, Any]:  # fmt: skip
-    """Check the options that servers of both kinds have. Raises ``UsageError``."""
+    """Return the checked options that both kinds of server have. Raises ``UsageError``."""
     if not is_a(resources, bool):
         raise UsageError(f"resources= of an MCP server must be True or False, not {resources!r}.")
     return {

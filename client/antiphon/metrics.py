@@ -1,4 +1,4 @@
-"""Prometheus metrics that workers and gateways export alike: the state of each cell, the build, and processes."""
+"""Prometheus metrics that both workers and gateways export: the state of each cell, the build, and processes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from antiphon.wire.budgets import NamedBudget
 from antiphon.wire.lists.workers import QueueRow
 
 MOST_QUEUES, MOST_WORKERS, MOST_REVISIONS = 100, 1000, 200
-"""So many of a cell have series of their own: whoever submits a turn may name any queue."""
+"""How many per cell have series of their own. There may be many queues, as turns may name any."""
 OTHERS = "(others)"
-"""The label of the queues beyond these. No queue can have this name."""
+"""The label of all further queues. No queue can have this name."""
 
-# By the field of a queue, by cell, and by the field of `Counts`: each metric with its text.
+# Metrics and their help texts: of queues by field of `QueueRow`, the others by name.
 QUEUE = {
     "queued": ("antiphon_queue_depth", "Turns that a worker may claim now"),
     "oldest_seconds": ("antiphon_queue_oldest_seconds", "How long the oldest of them has waited"),
@@ -78,9 +78,9 @@ PUBLISH_LAG = ("antiphon_publish_lag_seconds", "How late events are published")
 
 
 class CellMetrics(Collector):
-    """What every process of a deployment sees alike: take the maximum over processes, not the sum.
+    """Metrics that are equal in every process of a deployment: take the maximum over processes, not the sum.
 
-    A scrape opens its own connections. What cannot be read of a cell is missing.
+    A scrape opens its own connections. Values that cannot be read from a cell are missing.
     """
 
     def __init__(self, urls: Sequence[str], prefix: str) -> None:
@@ -133,7 +133,7 @@ def _budgets(cells: Sequence[CellState]) -> Iterator[Metric]:
 
 
 def _lowest(budgets: Sequence[NamedBudget]) -> dict[tuple[str, ...], BudgetState]:
-    """Return the lowest budget of each name, period and unit: of these, all have used the same."""
+    """Return the lowest budget of each name, period and unit: budgets that share these have used the same."""
     found: dict[tuple[str, ...], BudgetState] = {}
     for scope, name, state in budgets:
         labels = scope, name, state.budget.per, state.budget.unit
@@ -143,9 +143,9 @@ def _lowest(budgets: Sequence[NamedBudget]) -> dict[tuple[str, ...], BudgetState
 
 
 def _kept(queues: Sequence[QueueRow]) -> list[QueueRow]:
-    """Of too many queues, keep half the places for those without workers, which are what an operator has to see.
+    """If there are too many queues, reserve half the places for queues without workers: operators must see these.
 
-    The longest of each kind are kept, and the others become one.
+    The longest of each kind are kept, and the others are merged into one.
     """
     if len(queues) <= MOST_QUEUES:
         return [*queues]
@@ -161,7 +161,7 @@ _SUMS = ("queued", "running", "waiting", "delayed", "failed")
 
 
 def _together(queues: Sequence[QueueRow]) -> QueueRow:
-    """Add queues up. They count as served only if all of them are."""
+    """Merge queues into one. It counts as served only if all of them are."""
     return QueueRow(
         OTHERS,
         *(sum(getattr(queue, name) for queue in queues) for name in _SUMS),
@@ -172,9 +172,9 @@ def _together(queues: Sequence[QueueRow]) -> QueueRow:
 
 
 class ProcessMetrics(Collector):
-    """The build, and CPU time, memory and open files of processes: this one, and those that ``others`` names.
+    """The build, and CPU time, memory and open files of processes: this one, and those that ``others`` returns.
 
-    The metrics are those of every client of Prometheus, with the name of the process as ``process``.
+    The metrics are those of all Prometheus clients, with the name of the process as the label ``process``.
     """
 
     def __init__(self, name: str, others: Callable[[], Mapping[str, int]] = dict) -> None:

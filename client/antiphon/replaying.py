@@ -29,11 +29,11 @@ SHOWN = 200  # characters of a value in a difference
 
 
 class ReplayDiffers(AssertionError):
-    """The agent does something else than the recording."""
+    """The agent does something other than the recording."""
 
 
 class _Kind(msgspec.Struct):
-    """What a session's recording has, and a turn's has not; and the version of each."""
+    """The version of a recording, and the turns, which only a session's recording has."""
 
     turns: list[msgspec.Raw] | None = None
     version: int = VERSION
@@ -66,7 +66,7 @@ def encoded(recording: Recording | SessionRecording) -> bytes:
 
 
 def read_recordings(source: Source) -> list[Recording]:
-    """Read the recordings of a turn or a session. Raises ``UsageError``, and errors of encryption without the key."""
+    """Read the recordings of a turn or a session. Raises ``UsageError``, and ``CorruptRecord`` without their key."""
     if isinstance(source, Recording):
         return [source]
     if isinstance(source, SessionRecording):
@@ -102,7 +102,7 @@ def _decoded(data: bytes, *, whole_session: bool) -> list[Recording]:
 
 
 class Replay:
-    """A recorded turn, or those of a session. ``check(agent)`` runs them, and fails at the first difference."""
+    """A recorded turn, or the turns of a session. ``check(agent)`` runs them, and fails at the first difference."""
 
     def __init__(self, source: Source) -> None:
         self.recordings = read_recordings(source)
@@ -119,9 +119,9 @@ class Replay:
 
         ``others`` are agents that ``handoffs=`` names.
 
-        The model's answers, the results of tools and the decisions of people are those of the recording. Compared are
-        what the model receives, the arguments of tools with their schemas, and which calls wait for a decision. Raises
-        ``ReplayDiffers``, which is an ``AssertionError``.
+        The model's answers, the results of tools and the decisions of people are those of the recording. The replay
+        compares what the model receives, the number of model calls, and which calls wait for a decision, and checks the
+        arguments of tools against their schemas. Raises ``ReplayDiffers``, which is an ``AssertionError``.
         """
         return call(self.check_async(agent, *others), instead="check_async")
 
@@ -133,7 +133,7 @@ class Replay:
 
 
 class _Run:
-    """One replay: what it has seen, and the first difference."""
+    """One replay: its progress, and the first difference."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -170,7 +170,7 @@ class _Run:
         own.tools = [RecordedTool.of(tool, self._result) for tool in own.tools]
 
     async def _result(self, call_id: str, arguments: Mapping[str, Any]) -> Any:
-        """What the tool returned for this call, or the exception with the recorded text."""
+        """Return the recorded result of this call. If it was an error, raises ``ToolRaised`` with its text."""
         found = self._results.get(call_id)
         if found is None:
             raise ToolRaised("The recording has no result of this call.")
@@ -179,7 +179,7 @@ class _Run:
         return found.content
 
     def _answer(self, number: int) -> Callable[[Any], Answer]:
-        """The answer to a model call, after its messages were compared."""
+        """Return a function that compares the messages of a model call and returns the recorded answer."""
 
         def played(request: Any) -> Answer:
             self._compare(number, request.messages)
@@ -215,7 +215,7 @@ class _Run:
         self._differs(f"model call {number + 1}: the tool {made.name} has {now}; {was}")
 
     async def _decide(self, turn: Any, waiting: OpenCall) -> None:
-        """Decide as in the recording. A call that did not wait there is a difference, and ends the turn."""
+        """Decide as in the recording. If the call did not wait there, note a difference and cancel the turn."""
         self._asked.add(waiting.call_id)
         result, decision = self._results.get(waiting.call_id), self._decisions.get(waiting.call_id)
         if waiting.kind == "tool" and result is not None:
@@ -248,7 +248,7 @@ class _Run:
 
 
 class AgentCopies:
-    """Copies of an agent and of those that it hands over to, without what leaves the process.
+    """Copies of an agent and of those that it hands over to, without parts that need other processes.
 
     ``change`` gives each copy its model, and its tools their results. ``others`` are agents that ``handoffs=`` names.
     """
@@ -259,7 +259,7 @@ class AgentCopies:
         self._made: dict[str, Any] = {}
 
     def of(self, agent: Any) -> Any:
-        """Return the copy of an agent. Raises ``UsageError`` where one that the turn was handed over to is missing."""
+        """Return the copy of an agent. Raises ``UsageError`` if one that the turn was handed over to is missing."""
         name = agent.name or ""
         if name not in self._made:
             own = self._made[name] = copy.copy(agent)
@@ -282,13 +282,13 @@ class AgentCopies:
                 f"The turn was handed over to {handoff.name!r}, which {source.name!r} only names: pass that agent as "
                 f"well, as in check({source.name}, {handoff.name})."
             )
-        unused = copy.copy(source)  # the turn does not reach it, and the model is offered the hand-off
+        unused = copy.copy(source)  # the turn does not reach it, but the model is offered the hand-off
         unused.name, unused.tools, unused.handoffs, unused.mcp = handoff.name, [], [], []
         return unused
 
 
 def _remote_tools(agent: Any, recording: Recording) -> list[Tool[..., Any]]:
-    """The tools of MCP servers that the recorded turn has called."""
+    """Return the tools of MCP servers that the recorded turn called."""
     messages = recording.messages
     asked = {one.call_id for message in messages for one in message.decisions if _is_of_a_person(one)}
     found: dict[str, Tool[..., Any]] = {}
@@ -305,7 +305,7 @@ def _remote_tools(agent: Any, recording: Recording) -> list[Tool[..., Any]]:
 
 
 async def _remote(**arguments: Any) -> None:
-    """Return nothing: a tool of a server, which the replay does not call."""
+    """Return nothing, in place of a server's tool, which the replay does not call."""
 
 
 async def opened(recording: Recording, agent: Any, system: str | None) -> AsyncSession:
@@ -319,13 +319,13 @@ async def opened(recording: Recording, agent: Any, system: str | None) -> AsyncS
 
 
 class RecordedTool(Tool[..., Any]):
-    """A tool that returns what was recorded. Its arguments are checked as those of the tool."""
+    """A tool that returns recorded results. Its arguments are checked like those of the original tool."""
 
     @classmethod
     def of(
         cls, tool: Tool[..., Any], result: Callable[[str, Mapping[str, Any]], Awaitable[Any]]
     ) -> Tool[..., Any]:
-        """Return a tool like this one, whose results are those of a function of the call's id and arguments."""
+        """Return a copy of a tool whose results ``result`` returns, given the call's id and arguments."""
         own = copy.copy(tool)
         own.__class__ = cls
         own.function, own.is_async, own.timeout = result, True, None
@@ -340,9 +340,9 @@ class RecordedTool(Tool[..., Any]):
 
 
 def options_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a recorded request, as the keywords of ``submit``.
+    """Return the options of a recorded request as keywords of ``submit``.
 
-    A parameter of the model that has the name of an option, such as ``delay``, is left out: it would be that option.
+    A model parameter with the name of an option, such as ``delay``, is left out: it would be taken for that option.
     """
     options = {
         name: request[name] for name in ("instructions", "max_tool_calls", "caller_tools") if name in request

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DIGITS = 12
 OPERATIONAL = ("queue", "retry", "timeouts", "version")
-"""What is no part of a revision: how turns reach the model, and not what it is asked or may do."""
+"""Fields outside the revision: they affect how turns reach the model, not what it is asked or may do."""
 
 
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -57,7 +57,7 @@ def revision_of(
     hooks: Sequence[Hook[Any]] = (),
     servers: Sequence[MCP] = (),
 ) -> str:
-    """Return the revision of an agent, where its App has this ``memory`` and these ``limits`` and ``hooks`` for all.
+    """Return the revision of an agent whose App has this ``memory`` and these ``limits`` and ``hooks`` for all.
 
     ``servers`` are those that the App declares for the agent. The tools that MCP servers list do not count.
     Functions count by their names: Python's code and addresses differ between processes and versions.
@@ -84,7 +84,7 @@ def checked_label(label: Any) -> str | None:
 
 
 def digest_of(whole: Mapping[str, Any]) -> str:
-    """Return a short hash of JSON, whatever the order of its members.
+    """Return a short hash of JSON, independent of the order of its members.
 
     >>> digest_of({"a": 1, "b": None}) == digest_of({"b": None, "a": 1})
     True

@@ -21,12 +21,12 @@ __all__ = ["Route", "Router", "Routing"]
 
 LONGEST_REASON = 1_000
 LONGEST_NAME = 2_048
-"""Of an agent or a model, in characters."""
+"""The longest name of an agent or a model, in characters."""
 ROUTER_FAILED = "The router failed"
 
 
 class Route(Struct, frozen=True, omit_defaults=True):
-    """What a router chooses for a turn. What is None stays as the turn asks for it.
+    """What a router chooses for a turn. Fields that are None stay as the turn asks.
 
     ``agent`` is the name of an agent, ``model`` the model of that agent's provider, and ``queue`` the queue that the
     turn moves to before it begins. ``reason`` is for people: the event, ``info()`` and ``antiphon explain`` show it.
@@ -44,7 +44,7 @@ class Route(Struct, frozen=True, omit_defaults=True):
 class Routing(Struct, frozen=True):
     """A turn that is about to begin, as a router sees it.
 
-    ``agent`` is the name that the turn, or else its session, asks for; None for none. ``input`` is what was submitted,
+    ``agent`` is the name that the turn, or else its session, asks for, or None. ``input`` is what was submitted,
     ``variables`` those of the session, and ``previous`` the last choice in the session, or None.
 
     >>> Routing("s1", "t1", "default", [Message("user", "My invoice?")]).text
@@ -73,7 +73,7 @@ Router: TypeAlias = Callable[[Routing], Choice | Awaitable[Choice]]
 
 
 def checked_route(chosen: object) -> Route | None:
-    """Return what a router has chosen; the name of an agent is a route to it. Raises ``UsageError``."""
+    """Return the route that a router chose, if any. The name of an agent is a route to it. Raises ``UsageError``."""
     if isinstance(chosen, str):
         chosen = Route(agent=chosen)
     if chosen is None:
