@@ -132,7 +132,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[CommandSettings
 
 
 def _inside(sentence: str) -> str:
-    """Return a sentence with a lowercase first letter, to follow other text; a leading abbreviation stays unchanged."""
+    """Return a sentence with a lowercase first letter, to follow other text. A leading abbreviation stays."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 

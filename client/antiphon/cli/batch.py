@@ -55,7 +55,7 @@ class _Given(Struct, forbid_unknown_fields=True):
 
 
 class Line(Struct):
-    """One turn to run. ``key`` is derived from all that it depends on, so that another run of the command finds it."""
+    """One turn to run. ``key`` is derived from all it depends on, so that another run of the command finds it."""
 
     id: str
     key: str

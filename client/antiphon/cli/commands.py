@@ -115,7 +115,7 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
 
 
 async def _answer(turn: AsyncTurn) -> str:
-    """Return the whole text. A usage error of the turn raises ``TurnFailed``, because the command itself was correct."""
+    """Return the whole text. A usage error of the turn raises ``TurnFailed``: the command itself was correct."""
     try:
         return (await turn.result()).text
     except UsageError as exc:

@@ -279,7 +279,7 @@ def message_lines(message: Message) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Format rows as columns as wide as their widest cells. Numbers are right-aligned; trailing spaces are removed."""
+    """Format rows as columns as wide as their widest cells. Numbers are right-aligned, trailing spaces removed."""
     cells = [[_short(str(value)) for value in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *cells]) for column in range(len(head))]
     right = [bool(rows) and isinstance(rows[0][column], int) for column in range(len(head))]

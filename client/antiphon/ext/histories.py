@@ -10,7 +10,7 @@ from antiphon.model import Item, Message
 
 
 def kept_by(provider: str, message: Message) -> dict[str, Any] | None:
-    """Return what a framework keeps in a message, or None if the message does not come from there.
+    """Return the data that a framework keeps in a message, or None if the message does not come from it.
 
     >>> from antiphon.model import Text
     >>> kept_by("langchain", Message("user", [Text("Hi"), Item("langchain", {"messages": []})]))
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 async def outcome_of(change: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a change. A cancellation meanwhile is raised when the change has ended."""
+    """Return the result of a change. A cancellation in the meantime is raised after the change has ended."""
     task = asyncio.ensure_future(change)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -29,7 +29,7 @@ PROVIDER = "langchain"
 
 
 class AntiphonMessageHistory(BaseChatMessageHistory):
-    """A chat message history of LangChain, whose messages are the history of a session of ours.
+    """A LangChain chat message history, kept as the history of an Antiphon session.
 
     >>> from langchain_core.messages import HumanMessage
     >>> from antiphon.ext.langchain import AntiphonMessageHistory
@@ -39,13 +39,13 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
     ['Hello']
 
     ``redis`` is a URL, a list of URLs or a redis-py client; without it, the session lives in this process. ``ttl``
-    (seconds or a timedelta) is how long it is kept without being used, by default 30 days. With a ``tenant``, a session
-    of another one raises ``WrongTenant``.
+    (seconds or a timedelta; default: 30 days) is how long it is kept unused. With a ``tenant``, a session of another
+    tenant raises ``WrongTenant``.
 
-    Messages come back as they were added, in their order, and what one call adds stays together. A change that is
-    cancelled is waited for. A turn of ours that runs in the session reads what LangChain has added, and LangChain reads
-    what our turns have said; a change waits for a turn that runs. In a coroutine, use the asynchronous methods. Raises
-    ``AgentError`` (``store_unavailable``, …).
+    Messages are returned as they were added, in order, and the messages of one call stay together. A cancelled change
+    completes before the cancellation is raised. Turns in the session read the messages that LangChain has added, and
+    LangChain reads the messages of turns; a change waits for a running turn. In a coroutine, use the asynchronous
+    methods. Raises ``AgentError`` (``store_unavailable``, …).
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
         self._session = agent.session(session_id, ttl=ttl, tenant=tenant)
 
     @property
-    def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # a plain attribute there
-        """All messages, in their order.
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # a plain attribute in LangChain
+        """Return all messages, in order.
 
         >>> AntiphonMessageHistory("new").messages
         []
@@ -70,7 +70,7 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
         return langchain_messages(self._session.load_files(self._session.messages))
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """All messages, in their order.
+        """Return all messages, in order.
 
         >>> await AntiphonMessageHistory("new").aget_messages()
         []
@@ -104,7 +104,7 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
 
 
 def langchain_messages(messages: Iterable[Message]) -> list[BaseMessage]:
-    """Return messages of ours as messages of LangChain.
+    """Return Antiphon messages as LangChain messages.
 
     >>> [message.type for message in langchain_messages([Message.user("Hi"), Message.assistant("Hello")])]
     ['human', 'ai']
@@ -113,7 +113,7 @@ def langchain_messages(messages: Iterable[Message]) -> list[BaseMessage]:
 
 
 def messages_of(messages: Iterable[BaseMessage]) -> list[Message]:
-    """Return messages of LangChain as messages of ours, for ``session.add_message``. They come back whole.
+    """Return LangChain messages as Antiphon messages, for ``session.add_message``; no content is lost.
 
     >>> theirs = langchain_messages([Message.user("Hi"), Message.assistant("Hello")])
     >>> [message.text for message in messages_of(theirs)]
@@ -130,7 +130,7 @@ def messages_of(messages: Iterable[BaseMessage]) -> list[Message]:
 
 
 def _ours(group: Sequence[BaseMessage]) -> Message:
-    """Return one message: the results of tools that stand together are one. The last part keeps what came."""
+    """Return one message; a group of tool results becomes one. The last part keeps the LangChain messages."""
     kept = [{"type": one.type, "data": one.model_dump(mode="json")} for one in group]
     parts = [part for one in group for part in _parts(one)]
     parts.append(Item(PROVIDER, {"messages": kept}))
@@ -174,7 +174,7 @@ def _parts(message: BaseMessage) -> Iterator[Part]:
 
 
 def _kept(message: Message) -> list[BaseMessage]:
-    """Return the messages that one of ours was made of, if it was, and its calls have the ids that they had."""
+    """Return the LangChain messages that a message was made from; [] if there are none or its call ids have changed."""
     found = kept_by(PROVIDER, message)
     if found is None:
         return []

@@ -1,8 +1,8 @@
 """LangGraph: a checkpointer on Redis, and graphs that run the turns of an agent.
 
 A thread has two keys. A hash holds its checkpoints, the values of its channels and its pending writes; a sorted set
-names the checkpoints and the writes in their order. Each change is one transaction. All keys of a thread live and
-expire together.
+holds the names of the checkpoints and writes in order. Each change is one transaction. Both keys of a thread expire
+together.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["AntiphonSaver", "GraphRunner"]
 
 
 PAGE = 100
-END = "\x00"  # of a part of a name
+END = "\x00"  # ends each part of a name
 CHECKPOINT, VALUE, WRITE = "c", "v", "w"
 KIND, SEALED = "graph", b"1:graph:"
 
@@ -67,12 +67,12 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     >>> [message.content for message in state["messages"]]
     ['I am Alice', 'Who am I?']
 
-    ``redis`` is a URL, a list of URLs (a thread has one of these servers) or a redis-py client. ``ttl`` (seconds or a
-    timedelta) is how long a thread is kept without being written, by default 30 days; None keeps it forever. All
+    ``redis`` is a URL, a list of URLs (each thread is on one of these servers) or a redis-py client. ``ttl`` (seconds
+    or a timedelta; default: 30 days) is how long a thread is kept after its last write; None keeps it forever. All
     methods exist in both forms; the synchronous ones may be used from any thread. A checkpoint is stored whole or not
-    at all, and what a server has acknowledged survives a crash as its settings say. Errors are those of redis-py. With
-    ``ANTIPHON_ENCRYPTION_KEYS``, values and metadata are sealed; names of threads, channels and tasks are not. Reading
-    them raises ``KeyMissing`` and ``SealBroken``.
+    at all; whether an acknowledged one survives a crash depends on the server's persistence settings. Errors are those
+    of redis-py. With ``ANTIPHON_ENCRYPTION_KEYS``, values and metadata are encrypted; names of threads, channels and
+    tasks are not. Reading encrypted data can raise ``KeyMissing`` and ``SealBroken``.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Iterate over checkpoints, the newest one of a thread first. Without a config, over those of all threads."""
+        """Iterate over the checkpoints of a thread, newest first in each namespace. Without a config, use all threads."""
         if limit is not None and limit <= 0:
             return
         found = 0
@@ -155,7 +155,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store a task's writes with a checkpoint. A write that is there stays, if it is no special one."""
+        """Store a task's writes with a checkpoint. An existing write stays, unless it is in ``WRITES_IDX_MAP``."""
         thread, space = _thread(config), _space(config)
         checkpoint_id = config.get("configurable", {})["checkpoint_id"]
         kept: dict[str, bytes] = {}
@@ -168,12 +168,12 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         await self._write(thread, kept, [*kept, *once], once)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all that belongs to a thread."""
+        """Delete all data of a thread."""
         cell = await self._cell(thread_id)
         await cell.redis.delete(cell.keys.graph_data(thread_id), cell.keys.graph_index(thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all that belongs to a thread to another one, also between servers."""
+        """Copy all data of a thread to another thread, which may be on another server."""
         cell = await self._cell(source_thread_id)
         redis: Any = cell.redis
         fields = await redis.hgetall(cell.keys.graph_data(source_thread_id))
@@ -222,7 +222,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         call(self.acopy_thread(source_thread_id, target_thread_id))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Return the next version of a channel: versions of a thread are in the order of their text."""
+        """Return the next version of a channel; versions sort as text."""
         return f"{int((current or '0').split('.')[0]) + 1:032}"
 
     # How it is stored.
@@ -255,14 +255,14 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         await outcome_of(pipe.execute())
 
     async def _named(self, config: RunnableConfig | None) -> AsyncIterator[tuple[str, str, str]]:
-        """Yield thread, namespace and id of checkpoints, the newest one of each thread first."""
+        """Yield the thread, namespace and id of checkpoints, newest first in each namespace of a thread."""
         if config is not None:
             space = config.get("configurable", {}).get("checkpoint_ns")
             async for one in self._of_thread(_thread(config), space):
                 yield one
             return
         for cell in (await self._connections.here()).cells:
-            seen = set[str]()  # a search gives a key again, at the latest where a cell has moved
+            seen = set[str]()  # a scan may return a key twice, for example after a cell has moved
             pattern, part = (
                 cell.keys.graph_index("*"),
                 cell.keys.graph_index("").removeprefix(cell.keys.prefix),
@@ -321,7 +321,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         return self._seal.encrypted(thread, KIND, data) if self._seal.on else data
 
     def _opened(self, thread: str, data: bytes) -> bytes:
-        """Open what was sealed; msgpack of ours never begins as that does."""
+        """Decrypt data that begins with ``SEALED``, as our msgpack never does."""
         if data.startswith(SEALED):
             return self._seal.decrypted(thread, KIND, data)
         return self._seal.plain(KIND, data)
@@ -358,7 +358,7 @@ def _last_part(name: bytes) -> str:
     return text_of(name).rpartition(END)[2]
 
 
-GIVEN = "antiphon-"  # begins the ids of the messages that a run is given
+GIVEN = "antiphon-"  # begins the ids of a run's input messages
 
 
 class GraphRunner(TurnFunction):
@@ -373,16 +373,16 @@ class GraphRunner(TurnFunction):
     >>> Agent(provider=GraphRunner(graph), model="any").session().run("Hi").text
     'Hello'
 
-    The state has ``messages``, as ``MessagesState`` does. A run is given the session's history and the other values of
-    the state after the last answer, as far as its input takes them. Each run of a turn has a thread of its own in the
-    checkpointer: a failed turn leaves nothing. After a crash the graph
-    goes on from its last checkpoint, on any worker that reaches the same checkpointer. A node that had not finished
-    runs again. Messages enter the journal when they are in a checkpoint.
+    The state has ``messages``, like ``MessagesState``. A run receives the session's history and the other values of the
+    state after the last answer, as far as the graph's input accepts them. Each run of a turn has its own thread in the
+    checkpointer, so a failed turn leaves nothing to later turns. After a crash, the graph resumes from its last
+    checkpoint, on any worker that reaches the same checkpointer. An unfinished node runs again. Messages enter the
+    journal when they are in a checkpoint.
 
-    Tokens are published as they come. Each new answer in ``messages`` is a step, and limits are looked at behind it;
-    an answer that a node keeps to itself is neither a step nor counted. Nodes and tools find ``turn.context`` as the
-    ``context`` of their ``Runtime``. ``make_input`` makes the input of the graph from our turn, and ``answer`` the text
-    of the answer from the last state; by default both are the messages. ``config`` is merged into that of the run.
+    Tokens are published as they arrive. Each new answer in ``messages`` is a step, and limits are checked after it; an
+    answer that a node does not add to ``messages`` is neither a step nor counted. Nodes and tools find ``turn.context``
+    as the ``context`` of their ``Runtime``. ``make_input`` makes the graph's input from the turn, and ``answer`` makes
+    the answer's text from the last state; by default, both use the messages. ``config`` is merged into the run's.
 
     Raises ``UsageError`` if the graph has no checkpointer. A graph that stops at an ``interrupt`` fails the turn
     (``turn_function``).
@@ -414,7 +414,7 @@ class GraphRunner(TurnFunction):
         told = _Told(turn, config["configurable"]["thread_id"])
         before = await self._graph.aget_state(config)
         begun = before.created_at is not None
-        if not begun or before.tasks:  # also those that ran, and whose checkpoint was not written
+        if not begun or before.tasks:  # also tasks that ran but whose checkpoint was not written
             given = None if begun else await self._given(turn)
             await self._follow(told, self._events(turn, given, config))
         state = await self._graph.aget_state(config)
@@ -435,19 +435,19 @@ class GraphRunner(TurnFunction):
                 await told.messages(data)
 
     def _events(self, turn: FunctionTurn, given: Any, config: Any) -> AsyncIterator[tuple[str, Any]]:
-        """The events of the run. State is told when its checkpoint is stored: such is ``sync``."""
+        """Return the events of the run. With ``sync``, a state is emitted after its checkpoint is stored."""
         return self._graph.astream(
             given, config, context=turn.context, stream_mode=["messages", "values"], durability="sync"
         )
 
     async def _given(self, turn: FunctionTurn) -> Mapping[str, Any]:
-        """Return the input of the run, with the values of the state that the last answer left."""
+        """Return the input of the run, with the values of the state after the last answer."""
         answers = [message for message in turn.messages if message.role == "assistant"]
         kept = kept_by(PROVIDER, answers[-1]) if answers else None
         thread = str(kept.get("thread")) if kept else ""
         if (
             not answers or f":{answers[-1].turn_id}:" not in thread
-        ):  # no caller names the thread of another turn
+        ):  # a caller must not name the thread of another turn
             return self._input(turn)
         former = await self._graph.aget_state(self._config_with(thread))
         return {**former.values, **self._input(turn)}
@@ -470,14 +470,14 @@ class GraphRunner(TurnFunction):
 
 
 class _Told:
-    """The input of the turn."""
+    """Passes the graph's new messages and pieces on to the turn."""
 
     def __init__(self, turn: FunctionTurn, thread: str) -> None:
         self._turn = turn
         self._thread = thread
-        self._seen: set[str] = set()  # messages
+        self._seen: set[str] = set()  # ids of messages
         self._calls: dict[str, str] = {}  # the ids that the turn gave to calls of the last answer
-        self._names: dict[tuple[str | None, Any], str] = {}  # calls whose arguments come
+        self._names: dict[tuple[str | None, Any], str] = {}  # ids of calls whose arguments are arriving
 
     async def messages(self, state: Mapping[str, Any]) -> None:
         """Keep the new messages of a state that is in a checkpoint."""
@@ -541,5 +541,5 @@ def _usage_of(message: AIMessage) -> Usage:
 
 
 def _counted(details: Mapping[str, int], *endings: str) -> int:
-    """Add up what services call ``priority_cache_creation``, ``ephemeral_5m_input_tokens`` and so on."""
+    """Add up the counts that services name ``priority_cache_creation``, ``ephemeral_5m_input_tokens`` and so on."""
     return sum(count for name, count in details.items() if name.endswith(endings))

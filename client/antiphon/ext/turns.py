@@ -1,4 +1,4 @@
-"""A function runs the turn: the seam for every framework that has an agent loop of its own."""
+"""Turns that a function runs: the interface for frameworks with their own agent loop."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class ModelAnswer(Struct):
 class FunctionTurn(Protocol):
     """The turn that a function runs.
 
-    ``messages`` are what a model is sent: the history, and last the ``input`` of this turn. ``system``, ``model`` and
-    ``params`` are those of the agent and the turn. ``context`` is that of the turn, with the session's variables.
+    ``messages`` are the messages for the model: the history, followed by the ``input`` of this turn. ``system``,
+    ``model`` and ``params`` are those of the agent and the turn. ``context`` is the turn's, with the session's
+    variables.
     """
 
     @property
@@ -48,38 +49,39 @@ class FunctionTurn(Protocol):
     def context(self) -> Context: ...
 
     async def model_call(self, ask: Callable[..., Awaitable[ModelAnswer]]) -> ModelAnswer:
-        """Make the next model call, or return the answer that an earlier attempt at the turn has had.
+        """Make the next model call, or return the answer that an earlier attempt at the turn received.
 
-        ``ask`` takes nothing, or the request as the turn's hooks have changed it, with its ``model``, ``system``,
+        ``ask`` takes no argument, or the request as the turn's hooks have changed it, with its ``model``, ``system``,
         ``messages`` and ``params``. An answer with tool calls is in the journal when this returns. Raises the errors
-        of ``ask``, ``LimitReached`` and ``StepLimitReached``. Inside a tool call, nothing is kept.
+        of ``ask``, ``LimitReached`` and ``StepLimitReached``. Inside a tool call, the answer is not kept.
         """
         ...
 
     async def tool_call(self, call_id: str, run: Callable[..., Awaitable[Any]]) -> ToolResult:
-        """Run a call of the last answer, or return the result that an earlier attempt at the turn has had.
+        """Run a call of the last answer, or return the result that an earlier attempt at the turn received.
 
-        ``run`` takes the context, and perhaps the arguments as hooks or a person have changed them. A call about which
-        a hook asks a person suspends the turn. What ``run`` returns is text, or is written as JSON. It is in the
-        journal when this returns. Raises the errors of ``run``. A call that no answer has is run, and not kept.
+        ``run`` takes the context and, optionally, the arguments as hooks or a person have changed them. If a hook
+        requires an approval for a call, the turn is suspended. A result that is not text is written as JSON. The
+        result is in the journal when this returns. Raises the errors of ``run``. A call that the last answer does not
+        have is run, but its result is not kept.
         """
         ...
 
     async def decided(self, calls: Sequence[OpenCall]) -> Mapping[str, ToolCall | ToolResult]:
         """Suspend the turn until callers have decided about these calls of the last answer.
 
-        The function is called again when all are decided, and this returns by the ids of the calls: the call of one
-        that was approved, with the arguments that it was approved with, and the result of any other. The results are
-        in the journal when this returns. Raises ``TurnFailed`` for a call that the last answer does not have.
+        The function is called again when all are decided. This then returns, by call id, the call itself with the
+        approved arguments if it was approved, and otherwise its result. The results are in the journal when this
+        returns. Raises ``TurnFailed`` for a call that the last answer does not have.
         """
         ...
 
     def decision(self, call_id: str) -> ToolCall | ToolResult | None:
-        """Return what was decided about a call that has waited, as ``decided`` does; None for other calls."""
+        """Return the decision about a call that has waited, in the form of ``decided``; None for other calls."""
         ...
 
     async def settle(self, results: Mapping[str, str]) -> None:
-        """Keep results of calls of the last answer, by their ids, that have none yet: those that ran elsewhere."""
+        """Keep results, by call id, for calls of the last answer that ran elsewhere and have no result yet."""
         ...
 
     async def text(self, text: str) -> None:
@@ -87,11 +89,11 @@ class FunctionTurn(Protocol):
         ...
 
     async def reasoning(self, text: str) -> None:
-        """Publish a piece of what the model thinks."""
+        """Publish a piece of the model's reasoning."""
         ...
 
     async def call_delta(self, call_id: str, name: str, arguments: str) -> None:
-        """Publish a piece of the arguments of a tool call. Its first piece has the name."""
+        """Publish a piece of a tool call's arguments. The first piece of a call has its name."""
         ...
 
 
@@ -108,13 +110,14 @@ class TurnFunction:
     'Hello'
 
     ``run`` takes a ``FunctionTurn``. If it returns text, that is the answer; otherwise the answer is that of its last
-    model call. The turn has our lease, stream and limits of steps and tokens. A cancel, a timeout and a lost lease
-    cancel the function. When a worker dies, another one calls the function again: the model calls and tool calls that
-    it makes again, in the same order, return what they have returned before. An exception fails the turn
-    (``turn_function``); one of a model service (with a ``status_code``) is retried as those of our own providers are.
+    model call. The turn has a lease, a stream, and limits of steps and tokens like any other. A cancel, a timeout and
+    a lost lease cancel the function. When a worker dies, another one calls the function again: if it repeats its model
+    calls and tool calls in the same order, they return the same values. An exception fails the turn
+    (``turn_function``); one of a model service (with a ``status_code``) is retried as with the built-in providers.
 
     On workers, give it a name: ``App(providers={"support": TurnFunction(run)})``. The agent's own tools, approvals and
-    fallbacks are not used: an agent that has any fails its turns. A turn that steers waits, and is one of its own.
+    fallbacks are not supported: an agent that has any fails its turns. A turn that steers waits and then runs as a
+    turn of its own.
     """
 
     runs_hooks = True
