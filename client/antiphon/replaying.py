@@ -66,7 +66,7 @@ def encoded(recording: Recording | SessionRecording) -> bytes:
 
 
 def read_recordings(source: Source) -> list[Recording]:
-    """Read the recordings of a turn or a session. Raises ``UsageError``, and ``CorruptRecord`` without their key."""
+    """Read the recordings of a turn or a session. Raises ``UsageError``, or ``CorruptRecord`` if decryption fails."""
     if isinstance(source, Recording):
         return [source]
     if isinstance(source, SessionRecording):

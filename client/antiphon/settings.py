@@ -15,7 +15,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must be, as a function and in words that follow the name of the setting."""
+    """A condition on a value: a function, and words that follow the name of the setting in errors."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -60,7 +60,7 @@ def default_of(known: Field[Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSettings:
-    """Settings that are read from variables. ``VARIABLE`` is the pattern of their names."""
+    """Settings that are read from environment variables. ``VARIABLE`` is the pattern of their names."""
 
     VARIABLE: ClassVar[str] = "ANTIPHON_{}"
 
@@ -76,7 +76,7 @@ class DeclaredSettings:
 
     @classmethod
     def named(cls, name: str) -> str:
-        """Return how errors name a setting."""
+        """Return the name of a setting in errors."""
         return cls.variable(name)
 
     @classmethod
@@ -128,7 +128,7 @@ class DeclaredSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings(DeclaredSettings):
-    """The settings of all commands that run until they are stopped, each also a flag; subclasses add their own."""
+    """The settings of all long-running commands, each also a flag; subclasses add their own."""
 
     log_level: str = setting(
         "info", "debug, info, warning or error", one_of("debug", "info", "warning", "error")

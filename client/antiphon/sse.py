@@ -14,10 +14,10 @@ In the browser:
     source.onmessage = (message) => show(JSON.parse(message.data));
     source.addEventListener("end", () => source.close());
 
-Each event is a message whose id is its ``seq`` and whose data is its JSON. A browser that loses the connection comes
-back by itself and sends the last id as ``Last-Event-ID``, from which ``turn.stream`` and ``client.subscribe`` go on.
-After the last event comes a message of the type ``end``. Its data is ``{}``, or ``{"code": …}`` where coming back would
-not help: with ``stream_gap`` the page takes a snapshot and subscribes after its cursor.
+Each event is a message whose id is its ``seq`` and whose data is its JSON. A browser that loses the connection
+reconnects by itself and sends the last id as ``Last-Event-ID``, from which ``turn.stream`` and ``client.subscribe``
+continue. The last event is followed by a message of the type ``end``. Its data is ``{}``, or ``{"code": …}`` if
+reconnecting would not help: after ``stream_gap`` the page takes a snapshot and subscribes after its cursor.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = ["BEGIN", "END", "HEADERS", "encode", "ended_by", "for_users", "stream
 log = logging.getLogger("antiphon.sse")
 
 HEADERS = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
-"""The headers of the response. The last one tells nginx to pass each message on at once."""
+"""The headers of the response. The last one makes nginx forward each message at once."""
 
 BEGIN = b"retry: 1000\n\n"
-"""The first message: a browser that has lost the connection comes back after this many ms."""
+"""The first message: a browser that has lost the connection reconnects after this many ms."""
 
 END = b"event: end\ndata: {}\n\n"
-"""The last message, after which a browser need not come back."""
+"""The last message, after which a browser need not reconnect."""
 _HEARTBEAT = b": heartbeat\n\n"
 
 
@@ -63,7 +63,10 @@ def encode(event: Event) -> bytes:
 
 
 def for_users(event: Event) -> Event:
-    """Return an event as end users may read it: of a failure, only its ``code`` and its ``user_message``.
+    """Return an event as end users may read it.
+
+    A failure keeps only its ``code``, ``limit`` and ``user_message``, also as ``message``. A ``TurnRetrying`` loses
+    its ``reason`` and ``service``. Events of child turns are treated alike.
 
     >>> from antiphon.events import TurnFailedEvent
     >>> failed = TurnFailedEvent(code="provider_unauthorized", message="check the API key")
@@ -89,8 +92,8 @@ async def stream(
     """Yield events as messages, up to the last one, and a comment after each ``heartbeat`` seconds of silence.
 
     ``events`` are ``turn.stream(…)``, ``client.subscribe(…)`` or ``session.stream_async(…)``. They are closed when the
-    response ends, also when the reader has left. An error that another attempt may mend ends the response without
-    ``end``, so that the browser comes back. ``to_users`` applies ``for_users`` to each event.
+    response ends, also if the reader has left. A retryable error, or ``ClientClosed``, ends the response without
+    ``end``, so that the browser reconnects. ``to_users`` applies ``for_users`` to each event.
 
     >>> from antiphon import Agent
     >>> turn = await Agent(provider="scripted", model="any").session().submit_async("Hello")
@@ -139,7 +142,7 @@ def stream_sync(events: Iterable[Event], *, to_users: bool = False) -> Iterator[
 
 
 def ended_by(error: AgentError) -> bytes:
-    """Return the last message of a stream that an error ends, or nothing if its reader may reconnect.
+    """Return the last message of a stream that an error ends, or ``b""`` if its reader may reconnect.
 
     >>> from antiphon.errors import StreamGap
     >>> ended_by(StreamGap())

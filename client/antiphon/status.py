@@ -1,4 +1,4 @@
-"""The status port of a command that runs until it is stopped: /health, /ready and /metrics, from a thread."""
+"""The status port of a long-running command: /health, /ready and /metrics, from a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKED_SECONDS = 1.0
 
 
 class WriteCheck:
-    """Returns why no cell takes turns, or nothing; Redis is asked once a second at most. Any thread may call it."""
+    """Returns why no cell takes turns, or ''; it asks Redis at most once a second. Any thread may call it."""
 
     def __init__(self, urls: Sequence[str], prefix: str) -> None:
         self._urls, self._prefix = urls, prefix
@@ -56,9 +56,9 @@ class _Handler(WSGIRequestHandler):
 def serving_status(
     host: str, port: int, healthy: Callable[[], str], ready: Callable[[], str], metrics: Any
 ) -> Generator[None]:
-    """Serve the status while this lasts. Raises ``SettingsError`` if the port cannot be had.
+    """Serve the status within a ``with`` block. Raises ``SettingsError`` if the port is not available.
 
-    ``healthy`` and ``ready`` return why the process is not, or nothing; they are called from other threads.
+    ``healthy`` and ``ready`` return why the process is not, or ''; they are called from other threads.
     ``metrics`` is a WSGI application, or None if the package for metrics is missing.
     """
     app = _app({"/health": healthy, "/ready": ready}, metrics)

@@ -1,6 +1,6 @@
-"""Logs and trace export of commands that run until they are stopped.
+"""Logs and trace export of long-running commands.
 
-The text of an exception may hold what a user wrote. Its type and its frames (files, lines and source code) do not.
+The text of an exception may contain user input. Its type and its frames (files, lines and source code) do not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.errors import MissingPackage
 
 
 def log_fault(log: logging.Logger, exc: BaseException, sentence: str, *args: Any, **fields: Any) -> None:
-    """Log an error with the exception's type and frames, then, at debug, the whole traceback with its texts."""
+    """Log an error with the exception's type and frames, then, at level debug, the whole traceback with its texts."""
     frames = "".join(traceback.format_tb(exc.__traceback__)).rstrip()
     log.error("%s: %s\n%s", sentence % args, type(exc).__name__, frames, extra=fields)
     log.debug(sentence, *args, exc_info=exc, extra=fields)
@@ -32,7 +32,7 @@ def log_fault(log: logging.Logger, exc: BaseException, sentence: str, *args: Any
 CONVENTIONS = "https://opentelemetry.io/schemas/1.41.0"
 """The version of OpenTelemetry's conventions that spans follow."""
 FIELDS = ("time", "level", "logger", "action", "message")
-"""What every line has, in this order. Others follow where they are known: session, turn, fence, code, …"""
+"""The fields of every line, in this order. Others follow if they are known: session, turn, fence, code, …"""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 TEXT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
@@ -40,10 +40,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class TextFormatter(logging.Formatter):
-    """Lines of text, each with its ``action`` (``-`` where nothing has changed its state).
+    """Formats records as text, each with its ``action`` (``-`` if it has none).
 
-    What follows the first line of a record is indented, and control characters are left out: whatever a record quotes,
-    a line that begins with a time is one of ours.
+    Lines of a record after the first are indented, and control characters are removed: text that a record quotes cannot
+    look like a log line of ours.
 
     >>> import logging
     >>> record = logging.makeLogRecord({"msg": "it said: %s", "args": ("no\\n2026-01-01 INFO [stopped] bye",)})
@@ -59,7 +59,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object for each line. What a log call adds with ``extra`` becomes fields of their own.
+    """Formats each record as one line of JSON. Values that a log call passes as ``extra`` become fields.
 
     >>> import logging
     >>> record = logging.makeLogRecord({"msg": "turn %s ended", "args": ("t",), "created": 0.0, "turn": "t"})
@@ -86,9 +86,9 @@ class JSONFormatter(logging.Formatter):
 
 
 class SeldomOutages(logging.Filter):
-    """Lets a line about an outage pass once in ``SECONDS`` for each place that logs it.
+    """Passes one line about an outage every ``SECONDS`` for each place that logs it.
 
-    A Redis that is away fails every request, reader and turn. The next line that passes counts those left out.
+    When Redis is down, every request, reader and turn fails. The next line that passes counts the lines left out.
     """
 
     SECONDS = 10.0
@@ -124,7 +124,7 @@ def set_up_logging(level: str, form: str = "text") -> None:
 def tracer_of_environment(service: str, *, export: bool = True):
     """Return a tracer that exports over OTLP, configured by the ``OTEL_*`` variables.
 
-    A provider that the process has set before is kept. Without ``export``, spans go nowhere. Raises ``MissingPackage``.
+    A provider that the process has set is kept. Without ``export``, spans are discarded. Raises ``MissingPackage``.
     """
     _require_sdk()
     from opentelemetry import trace
@@ -158,7 +158,7 @@ def meter_of_environment(service: str):
 
 
 def flush_telemetry(milliseconds: int = 2000) -> None:
-    """Export what waits: for processes that end without running their exit functions."""
+    """Export pending telemetry, for processes that end without running their exit functions."""
     for api, name in (("trace", "get_tracer_provider"), ("metrics", "get_meter_provider")):
         if (module := sys.modules.get(f"opentelemetry.{api}")) is not None:
             flush = getattr(getattr(module, name)(), "force_flush", None)
@@ -172,7 +172,7 @@ def _require_sdk() -> None:
 
 
 def _resource(service: str):
-    """The resource of the process: each exports under a name of its own, so that their metrics are not mixed up."""
+    """Return the resource of the process. Its own instance id keeps its metrics apart from those of others."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create(

@@ -109,7 +109,7 @@ def script(*entries: Entry, repeat: bool = False) -> Script:
 
 
 class Replayed(Protocol):
-    """A recorded turn, or those of a session, to run with an agent.
+    """A recorded turn, or the turns of a session, to run with an agent.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider=script("Hello."), model="any")
@@ -137,8 +137,8 @@ class Replayed(Protocol):
 
         ``others`` are agents that ``handoffs=`` only names, if the turn was handed over to them.
 
-        Raises ``ReplayDiffers``, an ``AssertionError``, at the first difference, and names it: a result of a tool,
-        arguments that its schema refuses, a call that waits for an approval, the number of model calls.
+        Raises ``ReplayDiffers``, an ``AssertionError``, with the first difference: the input, a result of a tool,
+        arguments that its schema rejects, a call that waits for an approval, or the number of model calls.
 
         >>> replayed.check(agent).text
         'Hello.'
@@ -158,7 +158,7 @@ def replay(source: str | Path | Recording | Sequence[Recording]) -> Replayed:
     """Read a recorded turn (``antiphon record TURN > turn.json``), to run it with an agent, without a network.
 
     It may also be a recorded session (``antiphon record --session SESSION``), or the recordings of several turns: each
-    turn then runs after the history that it had.
+    turn then runs after its recorded history.
 
     Raises ``UsageError`` for a file that is not a recording.
 
@@ -226,7 +226,7 @@ class Script:
 
 
 def beyond_the_end(entries: int, call: int) -> str:
-    """Return the message for a model call that the script has no answer to."""
+    """Return the message for a model call beyond the script's last entry."""
     return f"The script has no answer to model call {call}: it ends after {entries}. Add an answer, or use repeat=True."
 
 

@@ -1,12 +1,13 @@
-"""Reads texts and numbers from Redis, whatever is stored there, and writes times."""
+"""Reads text and numbers from Redis, whatever is stored there, and formats times."""
 
 from datetime import UTC, datetime
 
 
 def text_of(data: bytes | None) -> str:
-    r"""Return a text, an id or a name from Redis, "" for none. Bytes that are not UTF-8 are escaped.
+    r"""Return a text, an id or a name from Redis, or "" for None. Bytes that are not UTF-8 are escaped.
 
-    Anyone may write to a Redis, and no name there may end the process that reads it. An escaped name leads to no key.
+    Other programs may write to Redis, and no name there may crash the process that reads it. An escaped name matches
+    no key.
 
     >>> text_of(b"ant\xff")
     'ant\\xff'
@@ -24,7 +25,7 @@ def time_text(ms: int) -> str:
 
 
 def whole(score: float) -> int:
-    """Return the score of a sorted set as a whole number. One that is out of range becomes the nearest that is not.
+    """Return the score of a sorted set as a whole number between -2**53 and 2**53.
 
     >>> whole(float("inf"))
     9007199254740992
@@ -33,7 +34,7 @@ def whole(score: float) -> int:
 
 
 def number(value: bytes | str | None) -> int:
-    """Return a whole number from Redis, 0 for none and for anything else.
+    """Return a whole number from Redis, or 0 if there is none or it is invalid.
 
     >>> number(b"12"), number("1.5"), number(None)
     (12, 0, 0)

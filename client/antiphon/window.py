@@ -114,7 +114,7 @@ class SavedSummary(Struct):
 
     @classmethod
     def from_field(cls, data: bytes | None) -> SavedSummary | None:
-        """Read the form that ``to_field`` returned. None for no data. Raises ``CorruptRecord``."""
+        """Read the form that ``to_field`` returned; without data, return None. Raises ``CorruptRecord``."""
         if not data:
             return None
         try:
@@ -194,7 +194,7 @@ def _same_turn(one: Message, other: Message) -> bool:
 def _first_turn(costs: Sequence[tuple[float, float]], limit: float, after_leap: float) -> int:
     """Return the first turn of the window for the last turn, by replaying all turns in order.
 
-    ``costs`` holds the tokens of the input and of the rest of each turn.
+    ``costs`` contains the tokens of the input and of the rest of each turn, or counts the turns.
     """
     first, total = 0, 0.0
     for index, (asked, rest) in enumerate(costs):
@@ -208,7 +208,7 @@ def _first_turn(costs: Sequence[tuple[float, float]], limit: float, after_leap: 
 
 
 def _turns_after_leap(window: Window, turns: int) -> int:
-    """Return about three quarters of the limit, but all of a small one, so that ``turns=3`` sends three turns."""
+    """Return three quarters of the limit, or all if it is small (``turns=3`` sends three); half with a summary."""
     if window.instructions is not None:
         return max(int(turns * SHARE_AFTER_SUMMARY), 1)
     return turns - max(turns // 4 - 1, 0)
