@@ -1,8 +1,8 @@
 """The published facts of a session, one struct per type.
 
-``seq`` is dense over the whole session (1, 2, 3, …) and ``at`` is the server's time in ms. The
-script that logs and publishes an event prepends both, so they are absent from what a worker encodes. Readers
-ignore unknown fields and types.
+``seq`` is dense over the whole session (1, 2, 3, …) and ``at`` is the server's time in ms. The script that logs and
+publishes an event prepends both, so they are absent from what a worker encodes. Readers ignore unknown fields and
+types.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ SECONDS = 30.0
 class Block(Struct, frozen=True):
     """Stop here. The caller, the model or the code receives ``reason``.
 
-    A blocked turn or model call fails the turn with the code ``blocked``. A blocked tool call has the
-    reason as its error result. A blocked step raises ``StepFailed``.
+    A blocked turn or model call fails the turn with the code ``blocked``. A blocked tool call has the reason as its
+    error result. A blocked step raises ``StepFailed``.
 
     >>> Block("This account is closed.").reason
     'This account is closed.'
