@@ -174,7 +174,7 @@ def _parts(message: BaseMessage) -> Iterator[Part]:
 
 
 def _kept(message: Message) -> list[BaseMessage]:
-    """Return the LangChain messages that a message was made from; [] if there are none or its call ids have changed."""
+    """Return the LangChain messages that a message was made from: [] if none, or if its call ids have changed."""
     found = kept_by(PROVIDER, message)
     if found is None:
         return []

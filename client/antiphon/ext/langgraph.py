@@ -112,7 +112,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Iterate over the checkpoints of a thread, newest first in each namespace. Without a config, use all threads."""
+        """Iterate over checkpoints, newest first in each namespace of a thread. Without a config, use all threads."""
         if limit is not None and limit <= 0:
             return
         found = 0
@@ -155,7 +155,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store a task's writes with a checkpoint. An existing write stays, unless it is in ``WRITES_IDX_MAP``."""
+        """Store a task's writes with a checkpoint. Existing ones stay, except channels in ``WRITES_IDX_MAP``."""
         thread, space = _thread(config), _space(config)
         checkpoint_id = config.get("configurable", {})["checkpoint_id"]
         kept: dict[str, bytes] = {}
@@ -375,7 +375,7 @@ class GraphRunner(TurnFunction):
 
     The state has ``messages``, like ``MessagesState``. A run receives the session's history and the other values of the
     state after the last answer, as far as the graph's input accepts them. Each run of a turn has its own thread in the
-    checkpointer, so a failed turn leaves nothing to later turns. After a crash, the graph resumes from its last
+    checkpointer, so a failed turn does not affect later ones. After a crash, the graph resumes from its last
     checkpoint, on any worker that reaches the same checkpointer. An unfinished node runs again. Messages enter the
     journal when they are in a checkpoint.
 

@@ -46,7 +46,7 @@ _ROLES: dict[str, Role] = {
 
 
 class AntiphonChatStore(BaseChatStore):
-    """A chat store of LlamaIndex: each key is the id of a session of ours, and its messages are that history.
+    """A LlamaIndex chat store: each key is the id of an Antiphon session, and its messages are the history.
 
     >>> from llama_index.core.llms import ChatMessage
     >>> from llama_index.core.memory import ChatMemoryBuffer
@@ -57,14 +57,14 @@ class AntiphonChatStore(BaseChatStore):
     ['Hello']
 
     ``redis`` is a URL, a list of URLs or a redis-py client; without it, the sessions live in this process. ``ttl``
-    (seconds or a timedelta) is how long a session is kept without being used, by default 30 days. With a ``tenant``,
-    the store lists its sessions alone, and one of another tenant raises ``WrongTenant``.
+    (seconds or a timedelta; default: 30 days) is how long a session is kept unused. With a ``tenant``, the store lists
+    only that tenant's sessions, and a session of another tenant raises ``WrongTenant``.
 
-    Messages come back as they were added, in their order. Each change is one atomic step on the server, also at an
-    index: no change of another caller comes in between. One that is cancelled is waited for. A turn of ours that runs
-    in a session reads what LlamaIndex has stored there, and LlamaIndex reads what our turns have said. A change waits
-    for a turn that runs. In a coroutine, use the asynchronous methods. Raises ``AgentError`` (``store_unavailable``,
-    …).
+    Messages are returned as they were added, in order. Each change is one atomic step on the server, also at an index:
+    no other caller's change comes in between. A cancelled change completes before the cancellation is raised. Turns in
+    a session read the messages that LlamaIndex has stored there, and LlamaIndex reads the messages of turns. A change
+    waits for a running turn. In a coroutine, use the asynchronous methods. Raises ``AgentError``
+    (``store_unavailable``, …).
     """
 
     _runtime: Runtime = PrivateAttr()
@@ -85,7 +85,7 @@ class AntiphonChatStore(BaseChatStore):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex knows the class by.
+        """Return the name by which LlamaIndex knows the class.
 
         >>> AntiphonChatStore.class_name()
         'AntiphonChatStore'
@@ -93,14 +93,14 @@ class AntiphonChatStore(BaseChatStore):
         return "AntiphonChatStore"
 
     async def aset_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replace all messages. Those with which the old and the new list begin stay as they are.
+        """Replace all messages. Messages at the beginning that are the same in both lists stay as they are.
 
         >>> await store.aset_messages("user-123", [ChatMessage("Hello"), ChatMessage("How are you?")])
         """
         await self._change(key, lambda old, added: _replaced(old, messages, added), messages)
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
-        """Return all messages: none if there is no such session.
+        """Return all messages, or none if the session does not exist.
 
         >>> await store.aget_messages("nobody")
         []
@@ -109,7 +109,7 @@ class AntiphonChatStore(BaseChatStore):
         return chat_messages(await self._runtime.load_files(ref, await self._runtime.read(ref)))
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
-        """Add a message at the end, or in front of the one at an index.
+        """Add a message at the end, or before the one at an index.
 
         >>> await store.async_add_message("user-123", ChatMessage("Be brief.", role="system"), 0)
         >>> [str(message) for message in await store.aget_messages("user-123")]
@@ -127,14 +127,14 @@ class AntiphonChatStore(BaseChatStore):
         await self._change(key, inserted, [message])
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Remove all messages and return them: None if there are none.
+        """Remove all messages and return them, or None if there are none.
 
         >>> await store.adelete_messages("nobody")
         """
         return await self._taken(key, lambda old: (old, [])) or None
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Remove the message at an index and return it: None if there is none. Negative ones count from the end.
+        """Remove the message at an index and return it, or None if there is none. Negative indices count from the end.
 
         >>> print(await store.adelete_message("user-123", 0))
         user: Hello
@@ -150,7 +150,7 @@ class AntiphonChatStore(BaseChatStore):
         return next(iter(await self._taken(key, without)), None)
 
     async def adelete_last_message(self, key: str) -> ChatMessage | None:
-        """Remove the last message and return it: None if there is none.
+        """Remove the last message and return it, or None if there is none.
 
         >>> print(await store.adelete_last_message("user-123"))
         user: Hello
@@ -158,7 +158,7 @@ class AntiphonChatStore(BaseChatStore):
         return await self.adelete_message(key, -1)
 
     async def aget_keys(self) -> list[str]:
-        """Return the ids of the sessions that have messages, also of those that LlamaIndex has not made.
+        """Return the ids of the sessions that have messages, including those that LlamaIndex did not create.
 
         >>> await AntiphonChatStore(tenant="nobody").aget_keys()
         []
@@ -206,14 +206,14 @@ class AntiphonChatStore(BaseChatStore):
         becomes: Callable[[list[Message], list[Message]], list[Message]],
         messages: Sequence[ChatMessage],
     ) -> None:
-        """Let the history become what the function makes of it and of these messages."""
+        """Replace the history with the result of ``becomes``, which takes it and these messages."""
         added = _identified(messages)
         await outcome_of(self._runtime.edit(self._ref(key), Edit(becomes=lambda old: becomes(old, added))))
 
     async def _taken(
         self, key: str, part: Callable[[list[Message]], tuple[list[Message], list[Message]]]
     ) -> list[ChatMessage]:
-        """Part the history into what goes, which is returned, and what stays."""
+        """Split the history with ``part`` into messages to remove, which are returned, and messages to keep."""
         gone: list[Message] = []
 
         def becomes(old: list[Message]) -> list[Message]:
@@ -225,7 +225,7 @@ class AntiphonChatStore(BaseChatStore):
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
-    """Return messages of ours as messages of LlamaIndex.
+    """Return Antiphon messages as LlamaIndex messages.
 
     >>> [str(message) for message in chat_messages([Message.user("Hi"), Message.assistant("Hello")])]
     ['user: Hi', 'assistant: Hello']
@@ -234,7 +234,7 @@ def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
 
 
 def messages_of(messages: Iterable[ChatMessage]) -> list[Message]:
-    """Return messages of LlamaIndex as messages of ours, for ``session.add_message``. They come back whole.
+    """Return LlamaIndex messages as Antiphon messages, for ``session.add_message``; no content is lost.
 
     >>> [message.text for message in messages_of([ChatMessage("Hi")])]
     ['Hi']
@@ -243,7 +243,7 @@ def messages_of(messages: Iterable[ChatMessage]) -> list[Message]:
 
 
 def _identified(messages: Iterable[ChatMessage]) -> list[Message]:
-    """The messages as they enter a history: a repeated attempt of the same edit gives them the same ids."""
+    """Return the messages with ids, so that a repeated attempt of the same edit uses the same ids."""
     return identified(messages_of(messages), secrets.token_hex(8), now_ms())
 
 
@@ -260,7 +260,7 @@ def _replaced(old: Sequence[Message], new: Sequence[ChatMessage], added: Sequenc
 
 
 def _parted(messages: list[Message], index: int) -> tuple[list[Message], list[Message]]:
-    """Part a history in front of an index of LlamaIndex, which counts each result of a tool."""
+    """Split a history before a LlamaIndex index, which counts each tool result."""
     if index < 0:
         index = max(index + len(chat_messages(messages)), 0)
     for place, message in enumerate(messages):

@@ -1,7 +1,7 @@
 """The OpenAI Agents SDK: its sessions on Redis, and its ``Runner`` inside a turn.
 
-A message that holds items keeps them as they came, in its last part; its other parts are what they say, for people and
-for models of other services. Messages of our own turns become the items that say the same.
+A message made from items keeps them unchanged in its last part; its other parts have their content in a form for
+people and for models of other services. Other messages are converted to equivalent items.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _ROLES: dict[str, Role] = {
 
 
 def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Return items as messages. What a model says at once is one message, and so are the results of its calls."""
+    """Return items as messages. Consecutive items of a model are one message, and so are consecutive results of calls."""
     groups: list[list[dict[str, Any]]] = []
     for item in items:
         role = _role(item)
@@ -100,9 +100,9 @@ def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
 def message_of(
     items: Sequence[Mapping[str, Any]], before: Message | None = None, *, agent: str = ""
 ) -> Message:
-    """Return the message that holds these items, which have one role, and the name of the agent that answered.
+    """Return the message for these items, which have one role, with the name of the agent that answered.
 
-    It takes the place of ``before``.
+    It replaces ``before``, and keeps its id, turn and time.
     """
     parts = [part for item in items for part in _parts(item)]
     parts.append(Item(PROVIDER, {"items": list(items)} | ({"agent": agent} if agent else {})))
@@ -113,7 +113,7 @@ def message_of(
 
 
 def items_of(message: Message) -> list[dict[str, Any]]:
-    """Return the items of a message: those that it holds, or those that say the same."""
+    """Return the items of a message: those that it was made from, or equivalent ones."""
     kept = kept_by(PROVIDER, message)
     if kept is not None:
         return _with_ids(kept["items"], message.tool_calls)
@@ -128,7 +128,7 @@ def items_of(message: Message) -> list[dict[str, Any]]:
 
 
 def _with_ids(items: list[dict[str, Any]], calls: list[ToolCall]) -> list[dict[str, Any]]:
-    """Give the calls among the items the ids that they have here: a turn has each id once."""
+    """Set the ids of the calls among the items to those of the message: call ids are unique in a turn."""
     ids = iter([call.call_id for call in calls])
     return [
         item | {"call_id": next(ids, item["call_id"])} if item.get("type") in CALLS else item
@@ -236,7 +236,7 @@ def _content(part: Part, *, said: bool = False) -> Iterator[dict[str, Any]]:
 
 
 class AntiphonSession:
-    """A session of the Agents SDK, for ``Runner.run(…, session=…)``, whose items are the history of one of ours.
+    """An Agents SDK session, for ``Runner.run(…, session=…)``, kept as the history of an Antiphon session.
 
     >>> from antiphon.ext.openai_agents import AntiphonSession
     >>> session = AntiphonSession("user-123", ttl=3600)
@@ -247,14 +247,14 @@ class AntiphonSession:
     {'role': 'user', 'content': 'Hello'}
 
     ``redis`` is a URL, a list of URLs or a redis-py client; without it, the session lives in this process. ``ttl``
-    (seconds or a timedelta) is how long it is kept without being used, by default 30 days. With a ``tenant``, a session
-    of another one raises ``WrongTenant``.
+    (seconds or a timedelta; default: 30 days) is how long it is kept unused. With a ``tenant``, a session of another
+    tenant raises ``WrongTenant``.
 
-    Items come back as they were added, in their order. Each change is one atomic step on the server: of two callers
-    that pop, each gets another item, and what one call adds stays together. A change that is cancelled is waited for,
-    so that no item gets lost. It may be used from any event loop and thread, also with ``Runner.run_sync``. The history
-    is that of a session: a turn of ours that runs in it reads what the SDK has added, and the SDK reads what our turns
-    have said. A change waits for a turn that runs. Raises ``AgentError`` (``store_unavailable``, …).
+    Items are returned as they were added, in order. Each change is one atomic step on the server: two callers that pop
+    get different items, and the items of one call stay together. A cancelled change completes before the cancellation
+    is raised, so that no item is lost. The session may be used from any event loop and thread, also with
+    ``Runner.run_sync``. Turns in the session read the items that the SDK has added, and the SDK reads the messages of
+    turns. A change waits for a running turn. Raises ``AgentError`` (``store_unavailable``, …).
     """
 
     session_settings: SessionSettings | None = None
@@ -280,9 +280,9 @@ class AntiphonSession:
         return f"AntiphonSession({self.session_id!r})"
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the items in their order, or the last ``limit`` of them.
+        """Return the items in order, or the last ``limit`` of them.
 
-        Without ``limit``, that of ``session_settings`` counts.
+        Without ``limit``, that of ``session_settings`` applies.
 
         >>> await AntiphonSession("new").get_items(limit=10)
         []
@@ -306,7 +306,7 @@ class AntiphonSession:
             await outcome_of(self._session.add_message(*messages))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove the last item and return it, or return None. No other caller gets it.
+        """Remove the last item and return it, or return None if there is none. No other caller gets the same item.
 
         >>> await AntiphonSession("new").pop_item()
         """
@@ -322,7 +322,7 @@ class AntiphonSession:
             await outcome_of(self._runtime.edit(self._ref, Edit(ends_with=shortened)))
             if not popped:
                 return None
-            if popped[0]:  # a message that says nothing to the SDK goes with the next one
+            if popped[0]:  # a message without items for the SDK is removed with the next one
                 return _typed(_items(await self._session.load_files(of)))[-1]
 
     async def clear_session(self) -> None:
@@ -350,7 +350,7 @@ def _typed(items: list[dict[str, Any]]) -> list[TResponseInputItem]:
 
 @dataclasses.dataclass
 class _Run:
-    """A run of the ``Runner`` in a turn. ``agent`` is in charge, if it is not the one with which turns begin."""
+    """A run of the ``Runner`` in a turn. ``agent`` is the name of the agent in charge, '' for the first one."""
 
     turn: FunctionTurn
     agent: str = ""
@@ -373,16 +373,16 @@ class AgentsRunner(TurnFunction):
     >>> Agent(provider=runner, model="any").session().run("Hi").text
     'Hello'
 
-    The turn has our lease, stream, journal, limits and cancel (see ``TurnFunction``). Agents keep their own models,
-    tools, guardrails and handoffs. Each model call of the run is a step, and each result of a tool is in the journal:
-    after a crash, the ``Runner`` begins again, and is given the answers and results that it has had. Guardrails and
-    hooks run again. A result that is not text is written as JSON. The input is the session's history; do not give a
-    ``Session`` of the SDK as well.
+    The turn has a lease, stream, journal, limits and cancellation (see ``TurnFunction``). Agents keep their own models,
+    tools, guardrails and handoffs. Each model call of the run is a step, and each tool result is in the journal: after
+    a crash, the ``Runner`` starts again and receives the answers and results of the journal. Guardrails and hooks run
+    again. A result that is not text is written as JSON. The input is the session's history; do not pass a ``Session``
+    of the SDK as well.
 
-    ``context`` makes the SDK's context from our turn; by default it is ``turn.context``, so that tools change the
-    session's variables. ``run_config`` and ``hooks`` go to the ``Runner``. After a handoff, the next turn returns to
-    ``agent``; with ``after_handoff="stay"`` it begins with the agent that has answered last, found by its name. A tool
-    of the SDK that needs an approval fails the turn (``turn_function``), and so does a guardrail
+    ``context`` makes the SDK's context from the turn; by default it is ``turn.context``, so that tools can change the
+    session's variables. ``run_config`` and ``hooks`` are passed to the ``Runner``. After a handoff, the next turn
+    returns to ``agent``; with ``after_handoff="stay"`` it begins with the agent that answered last, found by its name.
+    An SDK tool that needs an approval fails the turn (``turn_function``), and so does a guardrail that trips
     (``guardrail_tripwire``, with its name and its ``output_info``).
     """
 
@@ -447,7 +447,7 @@ class AgentsRunner(TurnFunction):
 
 
 def _reachable(first: Agent[Any]) -> list[Agent[Any]]:
-    """Return the agents to which handoffs may lead."""
+    """Return the first agent and all agents that handoffs can reach."""
     found = [first]
     for agent in found:
         for one in agent.handoffs:
@@ -471,7 +471,7 @@ _TRIPWIRES: dict[type[Exception], str] = {
 
 
 def _tripped(exc: Any) -> str:
-    """Return which guardrail ended a run, and what it gave as the reason."""
+    """Return a sentence with the guardrail that ended a run, and its reason."""
     found = getattr(exc, "guardrail_result", exc)
     info = text_of(_anything.dump_json(found.output.output_info, fallback=str))
     return f"The {_TRIPWIRES[type(exc)]} guardrail {found.guardrail.get_name()!r} stopped the turn: {info}."
@@ -497,7 +497,7 @@ class _Hooks(RunHooks[Any]):
 
 
 def _prepare(agent: Agent[Any]) -> None:
-    """Let the model and the tools of an agent look whether a turn of ours runs them."""
+    """Make the model and the tools of an agent use the journal when a turn runs them."""
     if "get_all_tools" in vars(agent):
         return
     listed = agent.get_all_tools
@@ -541,7 +541,7 @@ class _JournalledModels(ModelProvider):
 
 
 class _JournalledModel(Model):
-    """A model whose answers are steps of the turn. Outside a turn it is the model alone."""
+    """A model whose answers are steps of the turn. Outside a turn, only the model is called."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -581,10 +581,10 @@ class _JournalledModel(Model):
 
 
 async def _streamed(run: _Run, events: AsyncIterator[Any]) -> ModelAnswer:
-    """Publish the events of a model call as they come, and return its answer."""
+    """Publish the events of a model call as they arrive, and return its answer."""
     turn = run.turn
     response: Response | None = None
-    names: dict[str, tuple[str, str]] = {}  # of calls whose arguments come, by the ids of their items
+    names: dict[str, tuple[str, str]] = {}  # call ids and names of calls, by the ids of their items
     async for event in events:
         match event:
             case ResponseTextDeltaEvent():
@@ -639,7 +639,7 @@ def _response_of(answer: ModelAnswer) -> ModelResponse:
 
 
 def _results(sent: Any) -> dict[str, str]:
-    """The results of calls that a request holds: also of those that were no functions of ours, such as handoffs."""
+    """Return the call results in a request, including those of calls without a function tool, such as handoffs."""
     if isinstance(sent, str):
         return {}
     return {

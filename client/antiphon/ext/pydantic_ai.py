@@ -1,7 +1,7 @@
-"""pydantic-ai: its agents run turns, a store of its conversations, and message histories in both directions.
+"""pydantic-ai: agents that run turns, a conversation store, and message histories in both directions.
 
-A conversation is a log whose history may go back to an earlier message and leave a branch, and whose forks share its
-messages. It is no session of ours. Each change is one script.
+A conversation is a log: its history may return to an earlier message and leave a branch, and its forks share its
+messages. It is not stored as a session. Each change is one script.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ PROVIDER = "pydantic-ai"
 
 
 def model_messages(messages: Iterable[Message]) -> list[ModelMessage]:
-    """Return messages of ours as a message history of pydantic-ai.
+    """Return Antiphon messages as a pydantic-ai message history.
 
     >>> [message.kind for message in model_messages([Message.user("Hi"), Message.assistant("Hello")])]
     ['request', 'response']
@@ -97,7 +97,7 @@ def model_messages(messages: Iterable[Message]) -> list[ModelMessage]:
 
 
 def messages_of(history: Sequence[ModelMessage]) -> list[Message]:
-    """Return a message history of pydantic-ai as messages of ours, for ``session.add_message``.
+    """Return a pydantic-ai message history as Antiphon messages, for ``session.add_message``.
 
     >>> history = model_messages([Message.user("Hi"), Message.assistant("Hello")])
     >>> [message.text for message in messages_of(history)]
@@ -132,7 +132,7 @@ def _model_message(message: Message) -> ModelMessage:
 
 
 def _with_ids(kept: ModelMessage, calls: Sequence[ToolCall]) -> ModelMessage:
-    """Give the calls of a response the ids that they have here: a turn has each id once."""
+    """Set the call ids of a response to those of the message: call ids are unique in a turn."""
     theirs = [part for part in kept.parts if isinstance(part, ToolCallPart)]
     for part, call in zip(theirs, calls, strict=False):
         part.tool_call_id = call.call_id
@@ -235,12 +235,13 @@ class PydanticAIRunner(TurnFunction):
     >>> Agent(provider=runner, model="any").session().run("Hi").text
     'Hello'
 
-    The turn has our lease, stream, journal, limits and cancel (see ``TurnFunction``). The agent keeps its model, its
-    instructions, its tools with their retries, and its output type: an output that is no text is the answer as JSON.
-    Each model request is a step, and each result of a tool is in the journal as text or JSON. After a crash the agent
-    begins again, and is given what it has had. ``deps`` makes the agent's dependencies from our turn, by default
-    ``turn.context``. A deferred tool suspends the turn, without a worker, until a caller approves or rejects its call
-    (``requires_approval=True``, ``ApprovalRequired``) or gives its result (``CallDeferred``, ``ExternalToolset``).
+    The turn has a lease, stream, journal, limits and cancellation (see ``TurnFunction``). The agent keeps its model,
+    instructions, tools with their retries, and output type: an output that is not text becomes the answer as JSON. Each
+    model request is a step, and each tool result is in the journal as text or JSON. After a crash, the agent starts
+    again and receives the answers and results of the journal. ``deps`` makes the agent's dependencies from the turn; by
+    default they are ``turn.context``. A deferred tool suspends the turn, without a worker, until a caller approves or
+    rejects its call (``requires_approval=True``, ``ApprovalRequired``) or gives its result (``CallDeferred``,
+    ``ExternalToolset``).
     """
 
     def __init__(
@@ -279,12 +280,12 @@ class PydanticAIRunner(TurnFunction):
 
 
 class _Journal(AbstractCapability[Any]):
-    """Makes the model requests and tool calls of a run those of a turn."""
+    """Keeps the model requests and tool calls of a run in the journal of a turn."""
 
     def __init__(self, turn: FunctionTurn) -> None:
         self._turn = turn
         self._asking = False
-        self.called_tools = False  # the last answer has
+        self.called_tools = False  # whether the last answer did
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: Any, handler: Callable[[Any], Any]
@@ -324,13 +325,13 @@ class _Journal(AbstractCapability[Any]):
         return (await self._turn.tool_call(call.tool_call_id, run)).text
 
     def get_ordering(self) -> CapabilityOrdering:
-        """The agent's own handlers of deferred tools go first."""
+        """Let the agent's own handlers of deferred tools run first."""
         return CapabilityOrdering(position="innermost")
 
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[Any], *, requests: DeferredToolRequests
     ) -> DeferredToolResults:
-        """Suspend the turn until callers have decided, and return what they have."""
+        """Suspend the turn until callers have decided, and return their decisions."""
         waiting = [_opened(call, "approval") for call in requests.approvals]
         waiting += [_opened(call, "tool") for call in requests.calls]
         decided = await self._turn.decided(waiting)
@@ -342,7 +343,7 @@ class _Journal(AbstractCapability[Any]):
         )
 
     async def publish(self, ctx: RunContext[Any], events: AsyncIterable[Any]) -> None:
-        """Publish what comes of an answer. What an earlier attempt has had is not published again."""
+        """Publish the pieces of an answer. Answers of earlier attempts are not published again."""
         calls: dict[int, str] = {}
         async for event in events:
             if not self._asking:
@@ -386,7 +387,7 @@ def _result(decided: ToolCall | ToolResult) -> Any:
 
 
 def _results(messages: Sequence[ModelMessage]) -> dict[str, str]:
-    """The results of calls in the last request: also of those that no tool ran, such as an output."""
+    """Return the call results in the last request, including those of calls that no tool ran, such as an output."""
     last = messages[-1] if messages else None
     parts = last.parts if isinstance(last, ModelRequest) else []
     return {
@@ -415,13 +416,14 @@ class AntiphonConversationStore(ConversationStore):
     ['user-123']
 
     ``redis`` is a URL, a list of URLs (all conversations are on one of these servers) or a redis-py client. ``ttl``
-    (seconds or a timedelta) is how long a conversation is kept without being saved, by default 30 days; None keeps it
+    (seconds or a timedelta; default: 30 days) is how long a conversation is kept after it was last saved; None keeps it
     forever.
 
-    A save is one atomic step on the server, with the record, its messages and the comparison of the revision: of two
-    that save the same conversation, one gets ``ConversationConflict``, and none of its messages is stored. A change
-    that is cancelled is waited for. ``delete`` deletes the messages too, but for those that a fork still has. It may be
-    used from any event loop. Raises ``AgentError`` (``store_unavailable``, …).
+    A save compares the revision and stores the record and its messages in one atomic step on the server: if two callers
+    save the same conversation, one gets ``ConversationConflict``, and none of its messages are stored. A cancelled
+    change completes before the cancellation is raised. ``delete`` also deletes the messages, except those that another
+    fork or the original still has. The store may be used from any event loop. Raises ``AgentError``
+    (``store_unavailable``, …).
     """
 
     def __init__(
@@ -454,7 +456,7 @@ class AntiphonConversationStore(ConversationStore):
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
-        """Return what is kept of conversations, perhaps of those of a scope, the one that was saved last first.
+        """Return the records of conversations, optionally only those of a scope, most recently saved first.
 
         >>> await store.read_records(scope="nobody")
         []
@@ -484,7 +486,7 @@ class AntiphonConversationStore(ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Store a record and new entries, in the place of the record with this revision, in one step.
+        """Store a record and new entries in one step, replacing the record with the expected revision.
 
         >>> record = replace(await store.read_record("user-123"), revision="mine")
         >>> await store.write_record(record, expected_revision="another")
@@ -502,11 +504,11 @@ class AntiphonConversationStore(ConversationStore):
         )  # fmt: skip
         answer = await outcome_of(change)
         if answer[0] == b"CONFLICT" and await self._revision(record.conversation_id) == record.revision:
-            return  # it was written, and the answer lost: it was sent again; no two saves have one revision
+            return  # the answer to the first try was lost: no other save has this revision
         _check(answer, record.conversation_id)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
-        """Delete a conversation with this revision, and the entries that no fork of it has, in one step.
+        """Delete a conversation with this revision, and the entries that no other conversation has, in one step.
 
         >>> await store.delete_record("nobody", expected_revision="any")
         Traceback (most recent call last):
@@ -516,7 +518,7 @@ class AntiphonConversationStore(ConversationStore):
         stored = await self._revision(conversation_id) == expected_revision
         answer = await outcome_of(cell.run("conversations/delete", conversation_id, expected_revision))
         if answer[0] == b"CONFLICT" and stored and await self._revision(conversation_id) is None:
-            return  # it was deleted, and the answer lost: it was sent again
+            return  # it was deleted by the first try, whose answer was lost
         _check(answer, conversation_id)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
@@ -560,7 +562,7 @@ class AntiphonConversationStore(ConversationStore):
         return None if found is None else text_of(found)
 
     async def _cell(self) -> Cell:
-        """The one cell of all conversations: an entry does not say of which one it is."""
+        """Return the one cell of all conversations: an entry does not name its conversation."""
         return (await self._connections.here()).cells.of_session("conversations")
 
 
@@ -570,7 +572,7 @@ def _check(answer: list[bytes], conversation_id: str) -> None:
 
 
 def _given(scope: str | None) -> str:
-    """The scope as the scripts take it: '' is none."""
+    """Return the scope as the scripts expect it: '' for none."""
     return "" if scope is None else f"={scope}"
 
 
