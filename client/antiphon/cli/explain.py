@@ -143,7 +143,7 @@ class _Teller:
         self.seconds: dict[str, float] = {}
         self.ended = False
         self._at = 0
-        self._doing = ""  # what the turn spends its time on
+        self._doing = ""  # the current activity
         self._began = 0  # when that began
         self._worker = ""
         self._tools: dict[str, int] = {}  # running calls, and when they began

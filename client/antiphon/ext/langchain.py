@@ -39,8 +39,8 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
     ['Hello']
 
     ``redis`` is a URL, a list of URLs or a redis-py client; without it, the session lives in this process. ``ttl``
-    (seconds or a timedelta; default: 30 days) is how long it is kept unused. With a ``tenant``, a session of another
-    tenant raises ``WrongTenant``.
+    (seconds or a timedelta; default: 30 days) is how long the unused session is kept. With a ``tenant``, a session of
+    another tenant raises ``WrongTenant``.
 
     Messages are returned as they were added, in order, and the messages of one call stay together. A cancelled change
     completes before the cancellation is raised. Turns in the session read the messages that LangChain has added, and
@@ -113,7 +113,7 @@ def langchain_messages(messages: Iterable[Message]) -> list[BaseMessage]:
 
 
 def messages_of(messages: Iterable[BaseMessage]) -> list[Message]:
-    """Return LangChain messages as Antiphon messages, for ``session.add_message``; no content is lost.
+    """Return LangChain messages as Antiphon messages, for ``session.add_message``. ``langchain_messages`` reverses it.
 
     >>> theirs = langchain_messages([Message.user("Hi"), Message.assistant("Hello")])
     >>> [message.text for message in messages_of(theirs)]
@@ -174,7 +174,7 @@ def _parts(message: BaseMessage) -> Iterator[Part]:
 
 
 def _kept(message: Message) -> list[BaseMessage]:
-    """Return the LangChain messages that a message was made from: [] if none, or if its call ids have changed."""
+    """Return the LangChain messages that a message was made from, or [] if there are none or its call ids changed."""
     found = kept_by(PROVIDER, message)
     if found is None:
         return []

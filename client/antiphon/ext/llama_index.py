@@ -57,7 +57,7 @@ class AntiphonChatStore(BaseChatStore):
     ['Hello']
 
     ``redis`` is a URL, a list of URLs or a redis-py client; without it, the sessions live in this process. ``ttl``
-    (seconds or a timedelta; default: 30 days) is how long a session is kept unused. With a ``tenant``, the store lists
+    (seconds or a timedelta; default: 30 days) is how long an unused session is kept. With a ``tenant``, the store lists
     only that tenant's sessions, and a session of another tenant raises ``WrongTenant``.
 
     Messages are returned as they were added, in order. Each change is one atomic step on the server, also at an index:
@@ -100,7 +100,7 @@ class AntiphonChatStore(BaseChatStore):
         await self._change(key, lambda old, added: _replaced(old, messages, added), messages)
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
-        """Return all messages, or none if the session does not exist.
+        """Return all messages, or an empty list if the session does not exist.
 
         >>> await store.aget_messages("nobody")
         []
@@ -234,7 +234,7 @@ def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
 
 
 def messages_of(messages: Iterable[ChatMessage]) -> list[Message]:
-    """Return LlamaIndex messages as Antiphon messages, for ``session.add_message``; no content is lost.
+    """Return LlamaIndex messages as Antiphon messages, for ``session.add_message``. ``chat_messages`` reverses it.
 
     >>> [message.text for message in messages_of([ChatMessage("Hi")])]
     ['Hi']

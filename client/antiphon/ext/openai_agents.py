@@ -86,7 +86,7 @@ _ROLES: dict[str, Role] = {
 
 
 def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Return items as messages. Consecutive items of a model are one message, and so are consecutive results of calls."""
+    """Return items as messages. Consecutive items of a model are one message, and so are consecutive call results."""
     groups: list[list[dict[str, Any]]] = []
     for item in items:
         role = _role(item)
@@ -247,8 +247,8 @@ class AntiphonSession:
     {'role': 'user', 'content': 'Hello'}
 
     ``redis`` is a URL, a list of URLs or a redis-py client; without it, the session lives in this process. ``ttl``
-    (seconds or a timedelta; default: 30 days) is how long it is kept unused. With a ``tenant``, a session of another
-    tenant raises ``WrongTenant``.
+    (seconds or a timedelta; default: 30 days) is how long the unused session is kept. With a ``tenant``, a session of
+    another tenant raises ``WrongTenant``.
 
     Items are returned as they were added, in order. Each change is one atomic step on the server: two callers that pop
     get different items, and the items of one call stay together. A cancelled change completes before the cancellation
