@@ -70,9 +70,9 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     ``redis`` is a URL, a list of URLs (each thread is on one of these servers) or a redis-py client. ``ttl`` (seconds
     or a timedelta; default: 30 days) is how long a thread is kept after its last write; None keeps it forever. All
     methods exist in both forms; the synchronous ones may be used from any thread. A checkpoint is stored whole or not
-    at all; whether an acknowledged one survives a crash depends on the server's persistence settings. Errors are those
-    of redis-py. With ``ANTIPHON_ENCRYPTION_KEYS``, values and metadata are encrypted; names of threads, channels and
-    tasks are not. Reading encrypted data can raise ``KeyMissing`` and ``SealBroken``.
+    at all; whether an acknowledged write survives a crash depends on the server's persistence settings. Errors are
+    those of redis-py. With ``ANTIPHON_ENCRYPTION_KEYS``, values and metadata are encrypted; names of threads, channels
+    and tasks are not. Reading encrypted data can raise ``KeyMissing`` and ``SealBroken``.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store a task's writes with a checkpoint. Existing ones stay, except channels in ``WRITES_IDX_MAP``."""
+        """Store a task's writes with a checkpoint. Existing ones stay, except those to channels in ``WRITES_IDX_MAP``."""
         thread, space = _thread(config), _space(config)
         checkpoint_id = config.get("configurable", {})["checkpoint_id"]
         kept: dict[str, bytes] = {}

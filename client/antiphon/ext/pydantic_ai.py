@@ -504,7 +504,7 @@ class AntiphonConversationStore(ConversationStore):
         )  # fmt: skip
         answer = await outcome_of(change)
         if answer[0] == b"CONFLICT" and await self._revision(record.conversation_id) == record.revision:
-            return  # the answer to the first try was lost: no other save has this revision
+            return  # the first try was stored, and its answer lost: no other save has this revision
         _check(answer, record.conversation_id)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
