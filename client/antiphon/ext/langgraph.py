@@ -155,7 +155,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store a task's writes with a checkpoint. Existing ones stay, except those to channels in ``WRITES_IDX_MAP``."""
+        """Store a task's writes with a checkpoint. Existing ones stay, except to channels in ``WRITES_IDX_MAP``."""
         thread, space = _thread(config), _space(config)
         checkpoint_id = config.get("configurable", {})["checkpoint_id"]
         kept: dict[str, bytes] = {}
