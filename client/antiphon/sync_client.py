@@ -129,30 +129,29 @@ class Client(Synchronous[AsyncClient]):
     ) -> Turn:
         """Submit a turn. When this returns, the turn is stored and will run even if the caller stops.
 
-        With a ``key``, repeating the call in the same session returns the first turn instead of a second one, until
-        7 days after that turn's end; a different text raises ``KeyReused``. With ``retry_failed=True`` too, a turn of
-        that key that has failed runs again, as ``Turn.requeue`` does it. ``delay``, ``timeout`` (for each attempt,
-        from its start) and ``ttl`` are in seconds or a timedelta. ``ttl`` is how long the session is kept after its
-        last turn, None for ever: the last value that was given counts, for turns and sessions alike. The default is 30
-        days. With a ``schema`` the answer is structured output, as ``Session.run`` describes. ``params`` are parameters
-        of the model, and ``metadata`` are stored with the turn. ``caller_tools``, ``while_suspended``,
-        ``instructions`` and ``max_tool_calls`` are those of ``Session.run``, and so is ``user``, whose turns can be
-        exported and erased.
+        With a ``key``, repeating the call in the same session returns the first turn instead of a second one,
+        until 7 days after that turn's end; a different text raises ``KeyReused``. With ``retry_failed=True`` as
+        well, a failed turn with that key runs again, as with ``Turn.requeue``. ``delay``, ``timeout`` (for
+        each attempt, from its start) and ``ttl`` are in seconds or a timedelta. ``ttl`` is how long the session
+        is kept after its last turn: 30 days by default, None for ever. The last value given applies, whether with
+        a turn or a session. With a ``schema`` the answer is structured output, as in ``Session.run``. ``params``
+        are parameters of the model, and ``metadata`` is stored with the turn. ``caller_tools``,
+        ``while_suspended``, ``instructions`` and ``max_tool_calls`` are those of ``Session.run``, and so is
+        ``user``, whose turns can be exported and erased.
 
-        If the session has a turn, this one runs after all others. ``if_busy="reject"`` raises ``SessionBusy``
+        If the session has other turns, this one runs after them. ``if_busy="reject"`` raises ``SessionBusy``
         instead. ``"interrupt"`` and ``"rollback"`` cancel the running turn, keeping its partial answer or nothing, and
-        this one runs next. ``"steer"`` lets the running turn take the text into its next model call: ``info()`` has
-        that turn as ``steered_into``, and the result is that turn's. If that turn ends first, this is a turn of its
-        own.
+        this one runs next. ``"steer"`` adds the text to the running turn's next model call: ``info()`` has that
+        turn as ``steered_into``, and the result is that turn's. If that turn ends first, this one runs on its own.
 
         With the ``cursor`` of a ``snapshot`` the turn is accepted only if nothing has happened in the session since.
         Otherwise ``SessionChanged`` is raised.
 
-        The turn goes to the first queue that is set: ``queue``, the session's, that of ``agent``, of the session's
-        agent, or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
-        another one raises ``WrongTenant``, and a limit of the tenant ``TenantLimit``. A turn of ``priority`` ``"high"``
-        runs before others of its tenant, ``"low"`` after them, never out of its session's order. ``service="batch"``
-        halves its price. Also raises ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
+        The turn goes to the first queue that is set: ``queue``, or that of the session, of ``agent``, of the session's
+        agent or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
+        another one raises ``WrongTenant``, and a limit of the tenant ``TenantLimit``. ``priority`` orders the turns of
+        a tenant (``"high"`` first, ``"low"`` last) but never those of a session. ``service="batch"`` halves the price.
+        Also raises ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
 
         >>> first = client.submit("user-456", "Pay", agent=agent, key="payment-1", tenant="acme")
         >>> first.id == client.submit("user-456", "Pay", agent=agent, key="payment-1").id
@@ -191,11 +190,11 @@ class Client(Synchronous[AsyncClient]):
         )
 
     def submit_many(self, submissions: Iterable[Submission]) -> list[Turn | AgentError]:
-        """Submit many turns in order, up to 32 in a call. Each is accepted or refused by itself.
+        """Submit many turns in order, up to 32 per call to Redis. Each is accepted or refused on its own.
 
-        The answer has an entry for each submission: its turn, or the error that ``submit`` would raise. After a
+        The list has an entry for each submission: its turn, or the error that ``submit`` would raise. After a
         ``StoreUnavailable`` the turn may have been accepted: with a ``key``, submit it again. ``results`` and
-        ``as_completed`` take the answer as it is.
+        ``as_completed`` accept this list.
 
         >>> from antiphon.client import Submission
         >>> batch = [Submission(id, text, agent=agent, key="1") for id, text in (("a", "One"), ("b", "Two"))]
@@ -219,7 +218,7 @@ class Client(Synchronous[AsyncClient]):
         return Turn(call(self._async.turn(turn, schema=schema, tenant=tenant)))
 
     def requeue(self, turn: str | Turn, *, tenant: str | None = None) -> Turn:
-        """Run a failed turn again, given the turn or its id. Raises as ``Turn.requeue`` and ``turn`` do.
+        """Run a failed turn again, given the turn or its id. Raises what ``Turn.requeue`` and ``turn`` raise.
 
         >>> failed = client.submit("user-456", "Hello", agent="nobody")
         >>> failed.result(timeout=10)
@@ -240,10 +239,10 @@ class Client(Synchronous[AsyncClient]):
         since: int | datetime | None = LEFT_OUT,
         until: int | datetime | None = LEFT_OUT,
     ) -> Iterator[FailedTurn]:
-        """Iterate over the failed turns of all sessions, the last one first, each for a week.
+        """Iterate over the failed turns of all sessions, latest first. They are kept for a week and read in pages.
 
-        A turn comes with its input, its error and all its runs. ``tenant``, ``agent`` (a name), ``code``, ``queue``,
-        ``since`` and ``until`` (ms since 1970, or datetimes with a time zone) select some. They are read in pages.
+        Each has its input, its error and all its runs. ``tenant``, ``agent`` (a name), ``code``, ``queue``, ``since``
+        and ``until`` (ms since 1970, or datetimes with a time zone) filter them.
 
         >>> failed = client.submit("user-456", "Hello", agent="nobody")
         >>> outcome = next(client.results([failed]))
@@ -269,9 +268,9 @@ class Client(Synchronous[AsyncClient]):
         since: int | datetime | None = LEFT_OUT,
         until: int | datetime | None = LEFT_OUT,
     ) -> list[Turn | AgentError]:
-        """Run failed turns again: these, or all that a filter selects, as ``failed`` takes it. In pipelines.
+        """Run failed turns again, in pipelines: ``turns``, or all that the filter selects, which is that of ``failed``.
 
-        The answer has an entry for each: the turn, or the error that ``requeue`` would raise.
+        The list has an entry for each: the turn, or the error that ``requeue`` would raise.
 
         >>> failed = client.submit("user-456", "Hello", agent="nobody")
         >>> outcome = next(client.results([failed]))
@@ -339,7 +338,7 @@ class Client(Synchronous[AsyncClient]):
         limit: int | None = LEFT_OUT,
         cursor: str | None = LEFT_OUT,
     ) -> SessionList:
-        """List the stored sessions of all cells, the one that expires last (usually the one used last) first.
+        """List the stored sessions of all cells, latest expiry first (usually the last used).
 
         ``tenant`` and ``metadata`` select sessions with these values, ``state`` those that are ``running`` or
         ``suspended``, for example, and ``search`` those with a text in their id, title, agent or tenant. Child sessions
@@ -377,10 +376,10 @@ class Client(Synchronous[AsyncClient]):
     ) -> SearchPage:
         """Search the finished turns of all sessions, or those of one ``tenant`` or ``session``, for a text.
 
-        Turns with all of its words are found, the best one first: case and accents do not count, the last word may be
-        the beginning of one, and words in double quotes must follow each other. Its index is in the archive: the
-        client needs ``archive=`` and workers ``App(search=True)``; it follows a turn's end within a second. Pass
-        the page's ``cursor`` for the next one. Raises ``UsageError``, ``StoreUnavailable`` and ``StoreError``.
+        Finds turns that contain all of its words, best match first. Case and accents are ignored, the last word may be
+        incomplete, and words in double quotes must be adjacent. The index is in the archive: the client needs
+        ``archive=`` and workers ``App(search=True)``. It includes a turn within a second after its end. Pass the page's
+        ``cursor`` for the next one. Raises ``UsageError``, ``StoreUnavailable`` and ``StoreError``.
 
         >>> with Client("redis://localhost:6379/0") as other:
         ...     other.search("refund", tenant="acme")
@@ -412,7 +411,7 @@ class Client(Synchronous[AsyncClient]):
         )
 
     def due(self, session: str | None = None, *, tenant: str | None = None) -> Iterator[DueTurn]:
-        """Iterate over the delayed turns that are not due yet, the next one first, perhaps of one session or tenant.
+        """Iterate over the delayed turns that are not due yet, earliest first, optionally of one session or tenant.
 
         Each has ``turn_id``, ``session_id``, ``due`` (ms since 1970), ``queue``, ``tenant`` and ``created``.
 
@@ -425,16 +424,16 @@ class Client(Synchronous[AsyncClient]):
     def send_event(
         self, name: str, data: Any = None, *, key: str | None = None, tenant: str | None = None
     ) -> int:
-        """Send an event to the turns that wait for it (``context.wait_for_event``). Returns how many it has reached.
+        """Send an event to the turns that wait for it (``context.wait_for_event``). Returns how many it reached.
 
-        If none waits, it starts those of ``schedules.set(…, on=name)``, and returns how many. ``data`` has a JSON form
-        of at most 64 KiB. With a ``tenant`` it reaches turns of this tenant alone, otherwise turns without one. It is
-        kept for a day, of a tenant's the last 10,000: a turn that begins to wait later receives it too. Each waiting
-        call receives an event once. The same name, tenant and ``key`` are the same event within that day.
+        If none waits, it starts the turns of ``schedules.set(…, on=name)`` and returns how many. ``data`` must have a
+        JSON form of at most 64 KiB. With a ``tenant``, only turns of this tenant receive it, otherwise only turns
+        without one. Events are kept for a day (the last 10,000 of a tenant): turns that wait later receive them too.
+        Each waiting call receives an event once. Within that day, the same name, tenant and ``key`` are one event.
 
         When this returns, the event is stored. If it raises ``StoreError``, some turns may have received it: send it
         again with the same ``key``. Raises ``InvalidId`` for a name that is not 1 to 128 letters, digits and any of
-        ``_.:/@-``, ``UsageError``, and ``LimitReached``, also where a limit refuses a turn that it starts.
+        ``_.:/@-``, ``UsageError``, and ``LimitReached``, also if a limit refuses a turn that it would start.
 
         >>> client.send_event("payment:4711", {"amount": 30}, key="evt_1")
         0
@@ -442,7 +441,7 @@ class Client(Synchronous[AsyncClient]):
         return call(self._async.send_event(name, data, key=key, tenant=tenant))
 
     def schedules(self, session: str | None = None, *, tenant: str | None = None) -> Schedules:
-        """Return the schedules of a session, or of all sessions, perhaps of one tenant: to list, set, pause and delete.
+        """Return the schedules of a session, a tenant or all sessions, to list, set, pause and delete.
 
         >>> client.schedules("user-123").set("daily", "Good morning", agent=agent, every=86400)
         >>> [(one.session_id, one.name, one.every) for one in client.schedules()]
@@ -451,7 +450,7 @@ class Client(Synchronous[AsyncClient]):
         return Schedules(self._async.schedules(session, tenant=tenant))
 
     def agents(self, *, sessions: bool = False) -> Agents:
-        """Return the agents of the workers by revision. ``sessions`` counts those on each, which reads all sessions.
+        """Return the workers' agents by revision. With ``sessions``, count those on each: this reads all sessions.
 
         >>> [one.agent for one in client.agents()]  # without those that travel with their turns
         []
@@ -459,9 +458,9 @@ class Client(Synchronous[AsyncClient]):
         return Agents(self._async.agents(sessions=sessions))
 
     def webhooks(self, *, tenant: str | None = None) -> Webhooks:
-        """Return the webhooks, perhaps of one tenant: URLs that workers tell of the ends of turns.
+        """Return the webhooks, optionally of one tenant: URLs to which workers post completion events.
 
-        With a ``tenant``, a webhook that is set gets the events of its turns alone.
+        A webhook set with a ``tenant`` receives only the events of that tenant's turns.
 
         >>> secret = client.webhooks().set("billing", "https://example.com/hooks")
         >>> [(one.name, one.waiting) for one in client.webhooks()]
@@ -470,7 +469,7 @@ class Client(Synchronous[AsyncClient]):
         return Webhooks(self._async.webhooks(tenant=tenant))
 
     def budgets(self, scope: BudgetScope, name: str | None, *, tenant: str | None = None) -> Budgets:
-        """Return the budgets of a session, a tenant, a user (of a tenant) or an agent, or with None those of all names.
+        """Return the budgets of a session, a tenant, a user (of a tenant) or an agent; None is those for all names.
 
         >>> client.budgets("tenant", "acme").read()
         []
@@ -485,7 +484,7 @@ class Client(Synchronous[AsyncClient]):
         agent: str | None = None,
         session: str | None = None,
     ) -> Facts:
-        """Return what a memory with ``facts`` knows, by its scope: of a tenant, of an agent's users, from one session.
+        """Return the facts of a memory by its scope: of a tenant, of an agent's users, or from one session.
 
         ``name`` is that of its ``FactModel``. Facts can be listed, added, edited and deleted.
 
@@ -508,8 +507,8 @@ class Client(Synchronous[AsyncClient]):
     ) -> None:
         """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
 
-        They are kept in Redis, and hold for all clients and workers at once, in each cell. None is the default again.
-        ``TenantLimits`` describes what happens beyond each. Raises ``UsageError`` and ``StoreError``.
+        They are kept in Redis and apply at once to all clients and workers, in each cell. None restores the default.
+        ``TenantLimits`` describes what happens beyond each limit. Raises ``UsageError`` and ``StoreError``.
 
         >>> client.set_tenant_limits("acme", in_flight=5, per_minute=100)
         >>> client.tenant_limits("acme")
@@ -544,16 +543,16 @@ class Client(Synchronous[AsyncClient]):
         user: str | None = None,
         memory: str = "memory",
     ) -> Forgotten:
-        """Erase all content of a session, or of a tenant: its sessions, schedules, webhooks and facts of a ``memory``.
+        """Erase a session, or a tenant: its sessions, schedules, webhooks, sent events and facts of a ``memory``.
 
-        With ``user``, perhaps of one ``tenant``: the sessions whose turns name this user alone, and of sessions of
-        several users the user's turns, with their messages, and all events up to them.
+        With ``user``, optionally of one ``tenant``: the user's schedules, the sessions of this user alone, and from
+        sessions of several users the user's turns, with their messages, and all events up to them.
 
         Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
-        searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
-        ``archive=`` to the client to erase archived sessions of a tenant or a user; otherwise ``unsearched`` names the
-        archive, if there is one. Raises ``UsageError``, ``WrongTenant`` and
-        ``StoreError``; repeat the call after an error.
+        searched; ``left`` names the keys that still have content, and ``pending`` the copies that workers will remove.
+        Pass ``archive=`` to the client to erase archived sessions of a tenant or a user; otherwise ``unsearched`` names
+        the archive, if there is one. Raises ``UsageError``, ``WrongTenant`` and ``StoreError``; repeat the call after
+        an error.
 
         >>> found = client.forget(session="user-456")
         >>> found.left
@@ -566,10 +565,11 @@ class Client(Synchronous[AsyncClient]):
     ) -> Iterator[dict[str, Any]]:
         """Iterate over the content of a session, of a tenant or of a user, as values for lines of JSON.
 
-        Of sessions of several users, these are the messages and turns of the user.
+        With ``user``, sessions of several users contribute only this user's messages, turns and schedules.
 
         Each has a ``type``: ``session`` (what ``Session.to_dict`` returns), followed by its turns (``turn``, with all
-        ``runs``) and its schedules (``schedule``). Raises ``UsageError``, ``WrongTenant`` and ``StoreError``.
+        ``runs``) and schedules (``schedule``); at the end a tenant's sent events (``event``). Raises ``UsageError``,
+        ``WrongTenant`` and ``StoreError``.
 
         >>> [one["type"] for one in client.export(session="user-123")][:2]
         ['session', 'turn']
@@ -579,10 +579,10 @@ class Client(Synchronous[AsyncClient]):
         )
 
     def waiting(self, *, tenant: str | None = None) -> Iterator[SuspendedTurn]:
-        """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
+        """Iterate over the turns that wait for decisions, longest wait first, optionally of one tenant.
 
-        Each has ``turn_id``, ``session_id``, ``suspended`` (since when, in ms since 1970), ``calls`` (those that nobody
-        has decided about), ``queue`` and ``tenant``. They are read in pages during the iteration.
+        Each has ``turn_id``, ``session_id``, ``suspended`` (since when, in ms since 1970), ``calls`` (those without a
+        decision), ``queue`` and ``tenant``. They are read in pages during the iteration.
 
         >>> [turn.calls[0].name for turn in client.waiting()]
         []
@@ -614,11 +614,11 @@ class Client(Synchronous[AsyncClient]):
         """Iterate over the session's events after a cursor, each once and in order. The iteration does not end.
 
         ``after`` is the seq of the last event seen (a number or text), 0 for all stored events, or None for new events
-        only. With a ``heartbeat`` (seconds or a timedelta), a ``Heartbeat`` comes after each such period without
-        another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
+        only. With a ``heartbeat`` (seconds or a timedelta), a ``Heartbeat`` follows each such period without an event.
+        Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
         After a lost connection the client reconnects. If it has never reached Redis, it raises ``StoreUnavailable``
-        after 10 seconds. Events that are no longer kept come as a ``message`` for each turn, or raise ``StreamGap``.
+        after 10 seconds. A ``message`` for each turn replaces events no longer kept, or ``StreamGap`` is raised.
 
         >>> events = client.subscribe("user-123", after=0, heartbeat=15)
         >>> next(events).type, next(events).type
@@ -639,11 +639,11 @@ class Client(Synchronous[AsyncClient]):
         after: str | int | None = None,
         heartbeat: float | timedelta | None = None,
     ) -> Iterator[FollowedEvent]:
-        """Iterate over the ends of all turns: of every session, of one tenant, or of the agent with this name.
+        """Iterate over the completion events of all turns, of one tenant, or of the agent with this name.
 
         Each event has the cursor to continue after it. ``types`` selects from ``turn_finished``, ``turn_failed``,
-        ``turn_cancelled`` and ``turn_suspended``. ``after`` is a cursor, 0 for all that is kept, or None for what is
-        new. A cell keeps the last 100,000 from the first call on, until a week passes without a reader. Raises
+        ``turn_cancelled`` and ``turn_suspended``. ``after`` is a cursor, 0 for all kept events, or None for new
+        ones. From the first call on, a cell keeps the last 100,000, until a week passes without a reader. Raises
         ``StreamGap`` if events after the cursor are no longer kept. The iteration does not end; it reconnects as
         ``subscribe`` does, and takes its ``heartbeat``, whose first one comes after Redis has answered.
 
@@ -665,8 +665,8 @@ class Client(Synchronous[AsyncClient]):
     def as_completed(self, turns: Iterable[Turn | AgentError | str]) -> Iterator[Turn]:
         """Iterate over the turns, or the turns with these ids, in the order in which they end.
 
-        One log tells of all ends: waiting for 10,000 turns takes one connection. A turn comes with its outcome, so
-        that its ``result`` does not ask Redis again. Errors, as ``submit_many`` returns them, are left out. Raises
+        Each cell has one log of all ends: waiting for 10,000 turns takes one connection to it. A turn has its outcome,
+        so its ``result`` does not read Redis again. Errors that ``submit_many`` returned are left out. Raises
         ``TurnNotFound`` for an id without a turn.
 
         >>> [done.result().text for done in client.as_completed([turn])]
@@ -682,8 +682,8 @@ class Client(Synchronous[AsyncClient]):
     def results(self, turns: Iterable[Turn | AgentError | str]) -> Iterator[Response | AgentError]:
         """Iterate over the outcomes of the turns, or of the turns with these ids, in the order of the turns.
 
-        An outcome is the response, or the error that ``Turn.result`` would raise: one failure hides none of the
-        others. Errors, as ``submit_many`` returns them, keep their places. It waits as ``as_completed`` does.
+        An outcome is the response, or the error that ``Turn.result`` would raise: a failure does not hide the
+        others. Errors that ``submit_many`` returned keep their places. It waits as ``as_completed`` does.
 
         >>> refused = client.submit("user-456", "Hello", agent="nobody")
         >>> [type(outcome).__name__ for outcome in client.results([refused, turn])]

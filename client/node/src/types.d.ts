@@ -332,7 +332,7 @@ export interface Feedback {
   by?: string | null;
   at?: number;
 }
-/** What a router chooses for a turn. What is None stays as the turn asks for it. */
+/** What a router chooses for a turn. Fields that are None stay as the turn asks. */
 export interface Route {
   agent?: string | null;
   model?: string | null;
