@@ -138,8 +138,8 @@ class AsyncSession(SessionFiles, SessionFamily):
         ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires,
         the turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises
         ``SessionBusy`` if the session already has a turn. ``metadata`` are stored with the turn, ``queue`` and
-        ``priority`` order it among other turns, and ``user`` names whose turn it is. ``instructions`` are its system
-        prompt. Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its price. Other keywords go to the model.
+        ``priority`` order it among other turns, and ``user`` names its user. ``instructions`` are its system prompt.
+        Calls beyond ``max_tool_calls`` fail. ``service="batch"`` halves its price. Other keywords go to the model.
 
         With a ``schema`` (a pydantic model, a msgspec struct, a dataclass, a TypedDict, a type of these, or a JSON
         schema) the answer is structured output: ``response.output`` is a value of that type. An answer that does not
