@@ -294,7 +294,7 @@ def test_the_sub_agents_of_a_turn_are_shown_while_they_run(operation):
     assert page.run(PROBLEMS) == []
     stage.open("g")
     page.shows(".tree", "understudy", "Finished", "tokens")
-    page.run("document.querySelector('.tree a').click()")
+    page.find(".tree a").click()
     page.shows("#turns", "gate:g Look it up")
     assert page.run("return location.hash").startswith("#/sessions/child-")
     page.open("#/sessions/s")
@@ -786,7 +786,7 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
     page.driver.switch_to.active_element.send_keys("\ue00c")
     assert page.run("return document.querySelectorAll('dialog[open]').length") == 0
     page.press("Requeue all")
-    page.run("document.querySelector('dialog[open] .main').click()")
+    page.find("dialog[open] .main").click()
     page.shows("#notices", "2 turns run again.")
     page.shows("#filters", "Failed 1")
     assert [one["session_id"] for one in operation.call("GET", "/failed")["turns"]] == ["c"]
