@@ -44,8 +44,8 @@ class OutputSchema(Struct, frozen=True):
 
 
 class Published(Struct):
-    """How much of an answer readers have: characters by kind (``text``, ``reasoning``, ``refusal``) and by the id of a
-    tool call (of its arguments), and the number of items."""
+    """How much of an answer readers have: characters by kind (``text``, ``reasoning``, ``refusal``), characters of
+    arguments by tool call id, and the number of items."""
 
     texts: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class Published(Struct):
 class AnswerKeeper(Protocol):
     """Keeps the id of the answer to one model call, so that another attempt can continue to read it.
 
-    ``response_id`` is that of an earlier attempt, or ''. ``stopped``: the rest will not be read, so that the service
-    may stop writing it.
+    ``response_id`` is the id that an earlier attempt kept, or ''. ``stopped`` is true if the rest will not be read,
+    so that the service may stop writing it.
     """
 
     @property
@@ -70,11 +70,11 @@ class AnswerKeeper(Protocol):
         ...
 
     async def gone(self, usage: Usage) -> None:
-        """Forget the id, as the service will not complete the answer, and count its usage. The step starts again."""
+        """Forget the id of an answer that the service will not complete, and count its usage. The step starts again."""
         ...
 
     async def published(self) -> Published:
-        """Return what readers have of the answer."""
+        """Return how much of the answer readers have."""
         ...
 
 
@@ -83,10 +83,10 @@ class ModelRequest(Struct):
 
     ``params`` are the caller's parameters (``temperature``, ``max_tokens``, ``stop``, ``tool_choice``, ``reasoning``,
     …). The provider renames them for its service, and passes on parameters that it does not know. ``gate`` is where the
-    call waits for a rate limit that is known; only providers over HTTP use it. Calls with the same ``cache_key`` begin
+    call waits for a known rate limit; only providers over HTTP use it. Calls with the same ``cache_key`` begin
     alike, so that a service may route them to the same cache; it is sent as a hash. ``keeper`` keeps the id of an
-    answer that the service writes in the background. ``step`` is the number of the model call in its turn, 0 for one
-    that is none of the turn's steps, such as that of a summary.
+    answer that the service writes in the background. ``step`` is the number of the model call in its turn, or 0
+    if it is not a step of the turn, such as a call for a summary.
     """
 
     model: str

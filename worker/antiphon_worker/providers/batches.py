@@ -22,7 +22,7 @@ Requests: TypeAlias = Sequence[tuple[str, bytes]]
 
 
 class Unreadable(ProviderStreamBroken):
-    """An answer about a batch has another form than its service documents."""
+    """An answer about a batch does not have the form that its service documents."""
 
 
 class BatchAnswer(Struct):
@@ -34,17 +34,17 @@ class BatchAnswer(Struct):
 
 
 class Found(Struct):
-    """A batch that was found. ``sure``: it is the one with the label; otherwise its answers tell."""
+    """A batch that was found. ``sure`` means that it has the label; otherwise its answers show whether it is the one."""
 
     id: str
     sure: bool
 
 
 class BatchState(Struct):
-    """How far a batch is. ``full``: the service takes no more for now, and none of it was run.
+    """The progress of a batch. ``full`` means that the service accepts no more for now, and has run none of it.
 
-    ``checked``: nothing is known of it yet. ``files`` are those that the service keeps for it, and ``answers`` those of
-    them with its answers.
+    ``checked`` means that nothing is known yet. ``files`` are the files that the service keeps for the batch;
+    ``answers`` are those that contain its answers.
     """
 
     status: Literal["checked", "running", "ended", "full"]
@@ -54,16 +54,16 @@ class BatchState(Struct):
 
 
 class Named(Struct):
-    """What a service has made, by its id."""
+    """The id of an object that a service has created."""
 
     id: str
 
 
 class BatchEndpoint(ABC):
-    """The batches of one provider. All methods raise ``ProviderError``, and ``Unreadable``, which is one."""
+    """The batches of one provider. All methods raise ``ProviderError``, including ``Unreadable``."""
 
     price: ClassVar[float] = 0.5
-    """What a token costs in a batch, as a part of its usual price."""
+    """The price of a token in a batch, as a fraction of its usual price."""
 
     def __init__(self, connection: Connection, provider: str) -> None:
         self._connection = connection
@@ -79,26 +79,26 @@ class BatchEndpoint(ABC):
 
     @abstractmethod
     async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
-        """Look for a batch that may have been sent under this label, with so many requests, at this time or later.
+        """Return a batch that may be the one with this label, sent with ``count`` requests at ``since`` or later.
 
-        ``since`` is in seconds since 1970, by another clock. Batches with the ids ``others`` are not meant.
+        ``since`` is in seconds since 1970, by another clock. The ids in ``others`` belong to other batches.
         """
 
     @abstractmethod
     async def state(self, batch_id: str) -> BatchState:
-        """Return how far a batch is."""
+        """Return the progress of a batch."""
 
     @abstractmethod
     def answers(self, batch_id: str, state: BatchState) -> AsyncIterator[BatchAnswer]:
-        """Read the answers of a batch that has ended. Raises ``Unreadable`` after all that can be read."""
+        """Yield the answers of an ended batch. Raises ``Unreadable`` after them if some could not be read."""
 
     @abstractmethod
     async def cancel(self, batch_id: str) -> None:
-        """Ask the service to run no more of a batch."""
+        """Ask the service to cancel the rest of a batch."""
 
     @abstractmethod
     async def forget(self, batch_id: str, state: BatchState) -> None:
-        """Delete a batch that has ended, with its requests and answers. What the service refuses to delete is left."""
+        """Delete an ended batch with its requests and answers, except what the service refuses to delete."""
 
     async def _json(self, call: Call, kind: type[T]) -> T:
         body = bytearray()
@@ -173,6 +173,6 @@ class BatchEndpoint(ABC):
 
 
 def batched_body(body: bytes) -> bytes:
-    """Return the body of a request for a batch: its answer comes in one piece."""
+    """Return the body of a request in a batch, without streaming: the answer arrives in one piece."""
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     return msgspec.json.encode({name: value for name, value in fields.items() if name not in _OF_STREAMS})

@@ -103,7 +103,7 @@ _NO_QUOTA = "The account has no quota left: check its plan and billing."
 
 
 class Failure:
-    """A failure as a service reported it: its name of the error, a message, a status and a request id if known."""
+    """A failure as a service reported it: its name for the error, a message, and the status and request id if known."""
 
     __slots__ = ("kind", "message", "request_id", "status")
 
@@ -185,9 +185,9 @@ def error_of_body(
 
 
 def error_of_exception(provider: str, exc: BaseException) -> ProviderError | None:
-    """Return the error for an exception that another library's model client raised, or one that it was raised from.
+    """Return the error for an exception of another library's model client, or for one of its causes.
 
-    Such exceptions have the status as ``status_code``, or a name that says what happened. None for all others.
+    Such exceptions have a ``status_code`` or a known class name. Returns None for all others.
     """
     found: BaseException | None = exc
     while found is not None:
@@ -240,7 +240,7 @@ def _error(
 
 
 def _lengths(message: str) -> tuple[int | None, int | None]:
-    """Return how many tokens of input a service counted, and how many it accepts, as far as its message has them.
+    """Return how many input tokens a service counted, and how many it accepts, if its message contains them.
 
     >>> _lengths("prompt is too long: 213462 tokens > 200000 maximum")
     (213462, 200000)
@@ -268,7 +268,7 @@ def _number(text: str | None) -> int:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the service asks to wait. 0 is used only if no other header has a longer time."""
+    """Return how many seconds the service asks to wait: 0 only if no other header has a longer time."""
     found = None
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)

@@ -21,10 +21,10 @@ from antiphon_worker.providers.openai_sdk import is_openai
 
 RUNNING, ENDED = ("in_progress", "finalizing", "cancelling"), ("completed", "failed", "expired", "cancelled")
 FULL = ("token_limit_exceeded", "request_limit_exceeded")
-"""Codes of a batch that was refused because too much is waiting already."""
+"""Error codes of a batch that was refused because too much is queued already."""
 LABEL = "antiphon"
 KEPT_SECONDS = 2 * 24 * 3600
-"""The service deletes the files after this time, should no worker do it."""
+"""The service deletes the files after this time if no worker has."""
 PAGES, PAGE = 10, 100
 
 
@@ -68,7 +68,7 @@ class _Page(msgspec.Struct):
 
 
 class OpenAIBatches(BatchEndpoint):
-    """The metadata of a batch has its label, by which it is found again."""
+    """Finds a batch by its label, which is part of its metadata."""
 
     async def order(self, label: str, path: str, requests: Requests, headers: Mapping[str, str]) -> Call:
         """Upload the requests, and return the call that sends the batch."""
@@ -105,7 +105,7 @@ class OpenAIBatches(BatchEndpoint):
         return None
 
     async def state(self, batch_id: str) -> BatchState:
-        """Return how far a batch is."""
+        """Return the progress of a batch."""
         batch = await self._json(Call(f"/batches/{batch_id}", b"", method="GET"), _Batch)
         if batch.status not in ENDED:
             return BatchState("running" if batch.status in RUNNING else "checked")
@@ -140,10 +140,10 @@ class OpenAIBatches(BatchEndpoint):
         return BatchAnswer(found.custom_id, error=str(said))
 
     async def cancel(self, batch_id: str) -> None:
-        """Ask the service to run no more of a batch."""
+        """Ask the service to cancel the rest of a batch."""
         await self._call(Call(f"/batches/{batch_id}/cancel", b"{}"))
 
     async def forget(self, batch_id: str, state: BatchState) -> None:
-        """Delete the files of the batch. The service keeps the batch itself, which holds nothing of them."""
+        """Delete the files of the batch. The service keeps the batch itself, which contains nothing of them."""
         for file in state.files:
             await self._delete(f"/files/{file}")

@@ -18,7 +18,7 @@ _NO_KEY = "There is no API key for OpenAI: set OPENAI_API_KEY in the environment
 
 
 def is_openai(base_url: str | None) -> bool:
-    """Whether the address is OpenAI's or Azure's. Other services refuse some fields that these have."""
+    """Return whether the address is OpenAI's or Azure's. Other services refuse some of their fields."""
     url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com"
     return "openai.com" in url or "openai.azure.com" in url
 

@@ -66,7 +66,7 @@ def check_provider(name: str, providers: Mapping[str, Provider]) -> None:
 
 
 def checked_providers(providers: Any) -> dict[str, Provider]:
-    """Check what ``App(providers=…)`` was given. Raises ``SettingsError``."""
+    """Check ``App(providers=…)``, and return it with scripts as providers. Raises ``SettingsError``."""
     if not isinstance(providers, Mapping):
         raise SettingsError(
             f"providers= must be a dictionary of providers by name, not {type(providers).__name__}."

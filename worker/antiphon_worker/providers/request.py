@@ -1,8 +1,8 @@
 """Prepares the history and the parameters of a request, for all services.
 
 The rules, which docs/providers.md repeats: a service gets its own messages back unchanged (``Message.provider`` names
-the service). Other services get the texts, refusals as text, images, files, tool calls and their results, but not
-reasoning and items in the service's own format.
+the service). Other services get the texts, refusals as text, images, files, tool calls and their results, but neither
+reasoning nor items in the first service's own format.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROMPT_CACHE = "prompt_cache"  # the parameter that switches all services' cache
 
 
 def params_of(request: ModelRequest, names: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the parameters of the model by the service's names, without those that it does not know (None).
+    """Return the model parameters under the service's names, without those that it does not know (None).
 
     Raises ``ProviderRejected`` if they would change how or where the request is sent. The client checks this too, but
     turns can come from other clients.
@@ -53,7 +53,7 @@ def params_of(request: ModelRequest, names: Mapping[str, str | None]) -> dict[st
 
 
 def caches(request: ModelRequest) -> bool:
-    """Whether the service is to cache what the request begins with, where it leaves that to the caller."""
+    """Return whether the service should cache the beginning of the request, if it leaves that to the caller."""
     return request.params.get(PROMPT_CACHE) is not False
 
 
@@ -68,10 +68,10 @@ def tools_of(
     request: ModelRequest, params: dict[str, Any], form: Callable[[ToolSpec], dict[str, Any]],
     names: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the tools of the agent in the service's form, and then the service's own tools among the parameters.
+    """Return the agent's tools in the service's form, and then the service's own tools from the parameters.
 
     A tool that the service declares and the agent runs has the same name in both, and the service's form is sent.
-    ``names`` are those of tools that the service knows by their types.
+    ``names`` contains the names of tools that the service identifies by type.
     """
     own = list(params.pop("tools", ()))
     if not own:
@@ -85,7 +85,7 @@ def _name_of(tool: dict[str, Any], names: Mapping[str, str]) -> str | None:
 
 
 def call_of(request: ModelRequest, path: str, body: dict[str, Any]) -> Call:
-    """Return the request, with the caller's additions. Raises ``InvalidMessage`` if its body has no JSON form."""
+    """Return the request, with the caller's additions. Raises ``InvalidMessage`` if its body cannot be encoded as JSON."""
     given = {name: value for name, value in request.params.items() if value is not None}
     headers, query, timeout = (given.get(name) for name in _OF_THE_CALL)
     try:
@@ -96,7 +96,7 @@ def call_of(request: ModelRequest, path: str, body: dict[str, Any]) -> Call:
 
 
 def choose_tool(params: dict[str, Any], tools: list[Any], form: Callable[[dict[str, Any]], Any]) -> None:
-    """Convert ``tool_choice`` to the form of OpenAI's interfaces. Without tools, remove all that is about them."""
+    """Convert ``tool_choice`` to the form of OpenAI's APIs. Without tools, remove the parameters about them."""
     choice = params.pop("tool_choice", None)
     if not tools:
         params.pop("parallel_tool_calls", None)
@@ -109,9 +109,9 @@ def choose_tool(params: dict[str, Any], tools: list[Any], form: Callable[[dict[s
 
 
 def since_compaction(messages: Sequence[Message], provider: str) -> Sequence[Message]:
-    """Return the history from the service's own last summary on, which replaces everything before it.
+    """Return the history from the service's own latest summary on, which replaces everything before it.
 
-    A service that has compacted the context returns the summary as an item of its answer. It ignores what precedes it.
+    A service that compacts the context returns the summary as an item of its answer, and ignores what precedes it.
     """
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
@@ -134,8 +134,8 @@ def _is_compaction(item: dict[str, Any]) -> bool:
 def settled(messages: Iterable[Message], longest_id: int) -> list[Message]:
     """Return the history with each tool call followed by its result, as every service requires.
 
-    A call without a result gets one that says so. A result without its call is left out, and so are empty messages.
-    Ids of calls that a service does not accept are replaced. Valid ids stay, equal ids stay equal.
+    A call without a result gets an error result. A result without its call is left out, and so are empty messages.
+    Call ids that a service does not accept are replaced; equal ids stay equal.
     """
     out: list[Message] = []
     open_calls: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Removes API keys from messages: the keys of this process, and texts that look like keys.
 
 Services repeat keys in their errors, and libraries repeat URLs and headers. All texts about failures pass through this
-module. The time that this takes is linear in the length of a text.
+module, in time linear in their length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphon.input.parameters import is_credential
 
 MASK = "[key]"
 SHORTEST = 6
-"""Shorter keys are removed where they stand as words, because they also occur inside other words."""
+"""Shorter keys are removed only as whole words, because they also occur inside other words."""
 WIDTH = 8
 """This many consecutive characters of a key are treated as a part of the key."""
 REMEMBERED = 16
@@ -50,7 +50,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _without_login(word: str) -> str:
-    """Mask the text between ``//`` and ``@`` in a word. Passwords that are not escaped can contain any character."""
+    """Mask the text between ``//`` and ``@`` in a word. Unescaped passwords can contain any character."""
     before, slashes, rest = word.partition("//")
     login, at, host = rest.rpartition("@")
     if not at or ("/" in login and ":" not in login.partition("/")[0]):
@@ -84,7 +84,7 @@ class Secrets:
         self._words: set[str] = set()
 
     def learn(self, key: str) -> None:
-        """Remember a key. Of many keys, only the most recent ones are kept."""
+        """Remember a key. Only the most recent keys are kept."""
         if key in self._known or not key:
             return
         self._known[key] = None
@@ -144,7 +144,7 @@ def _without_word(text: str, word: str) -> str:
 
 def _without_parts(text: str, width: int, parts: set[str]) -> str:
     out: list[str] = []
-    kept, masked = 0, -1  # up to where the text is in ``out``, and where the part that was found last ends
+    kept, masked = 0, -1  # how much of the text is in ``out``, and where the last part found ends
     for at in range(len(text) - width + 1):
         if text[at : at + width] in parts:
             if at > masked:

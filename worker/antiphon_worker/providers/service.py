@@ -22,11 +22,11 @@ ALLOWED = (
     "x-trace", "x-trace-id", "x-request-id", "x-client-request-id", "x-correlation-id", "x-session-id",
     "http-referer", "x-title",
 )  # fmt: skip
-"""Headers that ``extra_headers`` may bring to any provider; ``*`` at the end stands for any ending."""
+"""Headers that ``extra_headers`` may set for any provider; a final ``*`` matches any ending."""
 
 
 class OptionFields(TypedDict, total=False):
-    """The fields of ``Options`` as keywords of all providers."""
+    """The fields of ``Options``, as keyword arguments of all providers."""
 
     base_url: str | None
     api_key: ApiKey | None
@@ -49,7 +49,7 @@ class ModelService(ABC):
     default_name: ClassVar[str]
     connect: ClassVar[type[Connection]]
     in_batches: ClassVar[type[BatchEndpoint] | None] = None
-    """Its batches, if the service has any."""
+    """The class of its batch endpoint, or None if the service has no batches."""
 
     def __init__(self, name: str | None, options: OptionFields) -> None:
         self._name = name
@@ -89,7 +89,7 @@ class ModelService(ABC):
         return msgspec.structs.replace(call, model=request.model, gate=request.gate)
 
     def check_key(self) -> None:
-        """Raise ``ProviderError`` if the service's key is missing. Connects to nothing."""
+        """Raise ``ProviderError`` if the service's key is missing. Does not connect."""
         try:
             self.connection.check_client(self.connection.client_of_this_loop())
         except Exception as exc:

@@ -40,7 +40,7 @@ class _Page(msgspec.Struct):
 
 
 class AnthropicBatches(BatchEndpoint):
-    """The service keeps no label of a batch: one of the same size and time may be meant, and its results tell."""
+    """The service stores no labels: a batch of the same size and time may be the one, and its results show whether it is."""
 
     async def order(self, label: str, path: str, requests: Requests, headers: Mapping[str, str]) -> Call:
         """Return the call that sends the batch."""
@@ -48,7 +48,7 @@ class AnthropicBatches(BatchEndpoint):
         return Call(PATH, b'{"requests":[' + items + b"]}", dict(headers))
 
     async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
-        """Return a batch of this size that was sent since, which may be the one. The latest ones are listed first."""
+        """Return a batch of this size that was sent since, which may be the one. The service lists the latest first."""
         query: dict[str, Any] = {"limit": PAGE}
         for _ in range(PAGES):
             page = await self._json(Call(PATH, b"", query=query, method="GET"), _Page)
@@ -65,7 +65,7 @@ class AnthropicBatches(BatchEndpoint):
         return None
 
     async def state(self, batch_id: str) -> BatchState:
-        """Return how far a batch is."""
+        """Return the progress of a batch."""
         batch = await self._json(Call(f"{PATH}/{batch_id}", b"", method="GET"), _Batch)
         if batch.processing_status in RUNNING:
             return BatchState("running")
@@ -83,7 +83,7 @@ class AnthropicBatches(BatchEndpoint):
         return BatchAnswer(found.custom_id, error=f"{found.result.type} {found.result.error or ''}".strip())
 
     async def cancel(self, batch_id: str) -> None:
-        """Ask the service to run no more of a batch."""
+        """Ask the service to cancel the rest of a batch."""
         await self._call(Call(f"{PATH}/{batch_id}/cancel", b""))
 
     async def forget(self, batch_id: str, state: BatchState) -> None:

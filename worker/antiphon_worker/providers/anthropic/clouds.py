@@ -1,4 +1,4 @@
-"""Anthropic's models at Amazon Bedrock and Google Vertex AI: the same requests, signed in by the SDK's own clients."""
+"""Anthropic's models on Amazon Bedrock and Google Vertex AI: the same requests, authenticated by the SDK's clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_CLOUDS = ("google", "boto3", "botocore")
 
 
 class _CloudConnection(AnthropicConnection):
-    """Signs in with the credentials of the machine. ``region`` and ``profile`` are those of the provider."""
+    """Authenticates with the credentials of the machine. ``region`` and ``profile`` are the provider's."""
 
     where = ""
 
@@ -35,10 +35,10 @@ class _CloudConnection(AnthropicConnection):
         self.region, self.profile = region, profile
 
     def check_client(self, client: Any) -> None:
-        """Credentials of a machine are known with the first request."""
+        """Do nothing, because the machine's credentials are looked up at the first request."""
 
     def map_error(self, provider: str, error: Exception) -> ProviderError | None:
-        """Return the error for exceptions of the packages that sign in, and of the SDK."""
+        """Return the error for exceptions of the authentication packages and of the SDK."""
         package = type(error).__module__.partition(".")[0]
         if package in _OF_CLOUDS or type(error) is RuntimeError:
             return ProviderUnauthorized(
@@ -73,10 +73,10 @@ class VertexConnection(_CloudConnection):
 
 
 class AnthropicBedrock(ModelService):
-    """Anthropic's models at Amazon Bedrock: its Messages API (``bedrock-mantle``). Needs ``antiphon[bedrock]``.
+    """Anthropic's models on Amazon Bedrock, with its Messages API (``bedrock-mantle``). Needs ``antiphon[bedrock]``.
 
-    boto3 finds the credentials: in the environment, a ``profile``, or the role of the machine or the pod. ``api_key``,
-    or ``AWS_BEARER_TOKEN_BEDROCK``, is an API key of Bedrock instead. ``region`` is that of ``AWS_REGION`` by default.
+    boto3 finds the credentials: in the environment, a ``profile``, or the role of the machine or the pod. ``api_key``
+    or ``AWS_BEARER_TOKEN_BEDROCK`` is a Bedrock API key to use instead. ``region`` defaults to ``AWS_REGION``.
     """
 
     default_name = "bedrock"
@@ -99,11 +99,11 @@ class AnthropicBedrock(ModelService):
 
 
 class AnthropicVertex(ModelService):
-    """Anthropic's models at Google Vertex AI. Needs ``antiphon[vertex]``.
+    """Anthropic's models on Google Vertex AI. Needs ``antiphon[vertex]``.
 
-    google-auth finds the credentials (Application Default Credentials). ``api_key`` is an access token, or a function
-    that returns one, instead. ``region`` and ``project`` are those of ``CLOUD_ML_REGION`` and of
-    ``ANTHROPIC_VERTEX_PROJECT_ID`` by default. Raises ``SettingsError`` without them.
+    google-auth finds the credentials (Application Default Credentials). ``api_key`` is an access token to use instead,
+    or a function that returns one. ``region`` defaults to ``CLOUD_ML_REGION``, and ``project`` to
+    ``ANTHROPIC_VERTEX_PROJECT_ID``. Raises ``SettingsError`` without them.
     """
 
     default_name = "vertex"

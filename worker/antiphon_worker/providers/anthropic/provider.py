@@ -37,8 +37,8 @@ except ImportError as exc:
     ) from exc
 
 LONGEST_CALL_ID = 64
-# Parameters by the service's names. Without one (None), they are left out: so an agent's parameters stay valid when its
-# model changes.
+# The service's names of parameters. Those without one (None) are left out, so that an agent's parameters stay valid
+# when its model changes.
 _NAMES = {
     "max_completion_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -122,7 +122,7 @@ def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> 
 
 
 def _container(messages: Sequence[Message], provider: str, tools: Sequence[dict[str, Any]]) -> str | None:
-    """Return the container of the service's tools that the conversation has used last, if it still exists."""
+    """Return the container that the service's tools last used in the conversation, if it still exists."""
     if not any(tool.get("type", "custom") != "custom" for tool in tools):
         return None
     for message in reversed(messages):
@@ -142,13 +142,13 @@ def _is_kept(until: object) -> bool:
 def _mark_stable_prefix(body: dict[str, Any], marker: Any) -> None:
     """Let the service cache what the session's next request begins with: the instructions and the messages so far.
 
-    The service looks for what it has cached in the 20 blocks before a mark. So the end of the last request is marked
-    as well, for answers of many calls.
+    The service looks for cached content in the 20 blocks before a mark. The end of the previous request is therefore
+    marked as well, for answers with many calls.
     """
     instructions = body.get("system") or body.get("tools")
     if instructions:
         instructions[-1] = {**instructions[-1], "cache_control": marker}
-    for message in body["messages"][-1:-4:-2]:  # of the caller, with an answer between
+    for message in body["messages"][-1:-4:-2]:  # the caller's, each followed by an answer
         content = message["content"]
         if content[-1].get("type") not in _UNCACHED:
             content[-1] = {**content[-1], "cache_control": marker}
@@ -223,7 +223,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _messages(request: ModelRequest, provider: str) -> list[dict[str, Any]]:
-    """Convert the history; consecutive messages of one side become one message."""
+    """Convert the history; consecutive messages of one role become one message."""
     messages: list[dict[str, Any]] = []
     for message in settled(since_compaction(request.messages, provider), LONGEST_CALL_ID):
         role = "assistant" if message.role == "assistant" else "user"
@@ -242,7 +242,7 @@ def _messages(request: ModelRequest, provider: str) -> list[dict[str, Any]]:
 
 
 def _trim_prefill(content: list[dict[str, Any]]) -> None:
-    """Strip the end of an answer's beginning, which must not be white space."""
+    """Strip the white space with which the beginning of an answer must not end."""
     if content[-1]["type"] == "text":
         content[-1] = {**content[-1], "text": content[-1]["text"].rstrip() or "…"}
 

@@ -22,10 +22,10 @@ _STOP_REASONS: dict[str, StopReason] = {
     "tool_use": "tool_use",
     "refusal": "refusal",
     "pause_turn": "tool_use",  # the service paused its own tools: the loop calls it again to continue
-    "compaction": "tool_use",  # it paused after a summary, as it was asked to
+    "compaction": "tool_use",  # it paused after a summary, as requested
 }
 CONTAINER = "container"
-"""The type of an item of ours: the container in which the service's tools have run, for the next requests."""
+"""The type of our own item for the container in which the service's tools ran, for the next requests."""
 _KINDS = {"text": "text", "thinking": "reasoning"}
 _PLAIN = ("text", "thinking", "redacted_thinking", "tool_use")
 _PLAIN_TOOL_USE = frozenset({"type", "id", "name", "input"})
@@ -150,11 +150,11 @@ class AnthropicDecoder(Decoder):
         self._count(as_dict(message.get("usage")) or {})
 
     def _count(self, usage: dict[str, Any]) -> None:
-        """Merge counts of tokens. Later ones are totals and replace earlier ones, unless they are missing."""
+        """Merge token counts. Later counts are totals and replace earlier ones, unless they are missing."""
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
     def _count_summaries(self) -> None:
-        """Add the tokens of summaries that the service has written, which its totals leave out."""
+        """Add the tokens of the service's summaries, which its totals leave out."""
         for one in as_dicts(self._usage.pop("iterations", None)):
             if one.get("type") == "compaction":
                 for name, value in one.items():

@@ -24,20 +24,20 @@ SPECIAL_V4 = [
         "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
         "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
     )),
-    _V4("168.63.129.16/32"),  # a public address that every machine of Azure reaches its host by
+    _V4("168.63.129.16/32"),  # a public address at which every Azure machine reaches its host
 ]  # fmt: skip
-"""IANA's registry of special-purpose addresses and multicast, whatever it says of their reach."""
+"""IANA's special-purpose and multicast addresses, including those that its registry lists as globally reachable."""
 GLOBAL_V6 = _V6("2000::/3")
 SPECIAL_V6 = [*map(_V6, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))]
-"""Those of the registry within ``GLOBAL_V6``, the only addresses that are assigned to hosts."""
+"""The special-purpose addresses within ``GLOBAL_V6``, the only range that is assigned to hosts."""
 TRANSLATED = [*map(_V6, ("::ffff:0:0/96", "64:ff9b::/96"))]
-"""They lead to the IPv4 address at their end."""
+"""Addresses that lead to the IPv4 address at their end."""
 ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
-"""What stands before an IPv4 address at the end of an address with any beginning."""
+"""The bytes before an IPv4 address at the end of an address with any beginning."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is public, and the IPv4 address in it, if there is one. Raises ``ValueError``."""
+    """Return whether an IP address and any IPv4 address in it are public. Raises ``ValueError``."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv4Address):
         return not any(found in network for network in SPECIAL_V4)
@@ -52,7 +52,7 @@ def is_public(address: str) -> bool:
 async def reached(host: str, port: int, allowed: Callable[[str], bool] | None = None) -> socket.socket:
     """Return a connected socket. Raises the ``OSError`` of the first address if none answers.
 
-    ``allowed`` says of each address whether it may be used; ``PermissionError`` says that none may.
+    ``allowed`` returns whether an address may be used. Raises ``PermissionError`` if none may.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if allowed is not None:

@@ -1,6 +1,6 @@
 """Sends requests over one pool of connections per provider and event loop, and converts transport errors.
 
-The two modules that own an SDK derive from ``Connection`` and create its client.
+The modules that use an SDK derive from ``Connection`` and create its client.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 HttpClient: TypeAlias = httpx2.AsyncClient
 
 NO_KEY = "unused"
-"""The key for an SDK that demands one although there is none or each request has its own."""
+"""The key for an SDK that requires one, if there is none or each request has its own."""
 FORBID_NETWORK = "ANTIPHON_FORBID_NETWORK"
 LONGEST_WAIT_SECONDS = 2.0
 MOST_SCOPES = 1_000
@@ -64,7 +64,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """The options for the connection to a model service.
 
     ``timeout`` is the longest time in seconds without data, before the first byte and between two bytes.
-    ``max_retries`` applies to requests without a byte of an answer. Proxies come from ``proxy`` or
+    ``max_retries`` applies to requests that got no byte of an answer. Proxies come from ``proxy`` or
     the usual environment variables.
     ``allowed_headers`` are additional names that the ``extra_headers`` of a turn may contain.
     """
@@ -99,7 +99,7 @@ class Upload(Struct, frozen=True):
 class Call(Struct, frozen=True):
     """One request: the path under the base URL, the JSON body or a file in its place, and the caller's additions.
 
-    With a ``gate``, the request waits there for a rate limit of its model, and says what the service says of limits.
+    With a ``gate``, the request waits there for its model's rate limit, and reports the service's limits to it.
     """
 
     path: str
@@ -126,7 +126,7 @@ class Answer:
             self._pieces = response.aiter_bytes()
         self.into = exchange.into if exchange is not None else self._into
         self.aclose = exchange.aclose if exchange is not None else response.aclose
-        """Pass each piece of the body to a function. Returns False if the function does, and True at the body's end."""
+        """``into`` passes each piece of the body to a function. It returns False if the function does, True at the end."""
 
     async def _into(self, take: Callable[[bytes], bool]) -> bool:
         assert self._pieces is not None
@@ -162,7 +162,7 @@ class Connection(ABC):
         """Make a client of the SDK that uses this HTTP client. Raises ``ProviderUnauthorized`` if there is no key."""
 
     def client_settings(self, http_client: HttpClient) -> dict[str, Any]:
-        """Return the settings of the SDK's client, but for its key."""
+        """Return the settings of the SDK's client, except its key."""
         return {
             "base_url": self.options.base_url,
             "default_headers": self.options.headers,
@@ -195,7 +195,7 @@ class Connection(ABC):
         return known
 
     def check_client(self, client: Any) -> None:  # noqa: B027 - most raise when they are made
-        """Raise where the SDK's client has no key."""
+        """Raise ``ProviderUnauthorized`` if the SDK's client has no key."""
 
     async def open(self, provider: str, call: Call) -> Answer:
         """Send a request and return its response. Raises ``ProviderError``."""
@@ -213,7 +213,7 @@ class Connection(ABC):
             if (pressure := pressure_of(response.headers.raw)) is not None:
                 try:
                     await call.gate.heard(self._scope(provider, call, headers, client), pressure)
-                except BaseException:  # it is cancelled: nobody will read the answer
+                except BaseException:  # cancelled: the answer will not be read
                     await response.aclose()
                     raise
             return Answer(response)
@@ -314,7 +314,7 @@ class Connection(ABC):
         return {"Authorization": f"Bearer {found}"}
 
     def client_of_this_loop(self) -> Any:
-        """Return the SDK's client of the running loop, which is made at its first use."""
+        """Return the SDK's client of the running loop, created on first use."""
         if self._process != os.getpid():
             # Sockets inherited through a fork belong to the parent process and are neither used nor closed here.
             _inherited.append(self._clients)
@@ -355,7 +355,7 @@ class Connection(ABC):
         """Prevent the SDK from waiting long when a service asks for it, because the worker can run other
         turns in the meantime.
 
-        With a gate, a rate limit is a matter of all workers: then the SDK does not ask again at all.
+        With a gate, a rate limit concerns all workers: the SDK does not retry such a request at all.
         """
         wait = retry_after(response.headers) if response.status_code >= 400 else None
         long = (wait is not None and wait > LONGEST_WAIT_SECONDS) or (

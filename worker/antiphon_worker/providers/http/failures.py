@@ -21,7 +21,7 @@ RawResponse: TypeAlias = httpx2.Response
 
 SHOULD_RETRY = "x-should-retry"
 OURS = "antiphon_should_retry"
-"""An extension of a response: this process has written the header, and not the service."""
+"""An extension of a response: this process set the header, not the service."""
 _LONGEST_REASON = 300
 TransportErrors = (
     httpx2.HTTPError,
@@ -33,7 +33,7 @@ TransportErrors = (
 
 
 def headers_of_error(error: Exception) -> Mapping[str, str]:
-    """Return the headers of the response to which an SDK's exception belongs, or none."""
+    """Return the headers of the response of an SDK's exception, or none."""
     response: RawResponse | None = getattr(error, "response", None)
     return {} if response is None else headers_of(response)
 

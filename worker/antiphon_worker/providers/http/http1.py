@@ -24,7 +24,7 @@ _NOTHING = memoryview(b"")
 class Http1Connection(asyncio.Protocol):
     """A connection.
 
-    It calls ``ended`` when an exchange is over, with whether another one may follow, and ``lost`` when it is closed.
+    It calls ``ended`` after an exchange, with whether another one may follow, and ``lost`` when it is closed.
     """
 
     __slots__ = ("_ended", "_exchange", "_full", "_lost", "_request", "_rest", "transport")
@@ -137,16 +137,16 @@ class Exchange(httpx2.AsyncByteStream):
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
         self._parse: Callable[[bytes], object] = self._parse_all
-        self._framing_bytes = 1  # since the last piece of the body; 0 when one has just come
+        self._framing_bytes = 1  # since the last piece of the body; 0 right after a piece
         self._take: Callable[[bytes], bool] | None = None
         self._pieces: list[bytes] = []  # few: an empty deque takes as much memory as this whole exchange
         self._held = 0  # bytes in them
         self._paused = False
-        self._over = False  # nothing more will come
-        self._whole = False  # because that was all
+        self._over = False  # no more data is expected
+        self._whole = False  # the answer is complete
         self._framed = False  # the headers define the end of the body: otherwise it ends with the connection
-        self._odd = False  # the two sides may disagree about what came: no further request is sent
-        self._error: BaseException | None = None  # or because of this
+        self._odd = False  # the two sides may disagree about what was sent: no further request is sent
+        self._error: BaseException | None = None  # why the exchange failed
         self._waiter: asyncio.Future[None] | None = None
         self._timeout = timeout
         self._heard = self._loop.time()
@@ -248,7 +248,7 @@ class Exchange(httpx2.AsyncByteStream):
             self.fail(httpx2.RemoteProtocolError(f"This is not HTTP: the status is {status}."))
         elif status < 200:  # another head follows
             self.headers, self.reason = [], b""
-            self._odd = True  # nobody asked for it
+            self._odd = True  # it was not requested
         else:
             self.status = status
             self._note_framing()
@@ -298,7 +298,7 @@ class Exchange(httpx2.AsyncByteStream):
         return error or httpx2.ReadError("The answer has failed.")
 
     def _parse_all(self, data: bytes) -> None:
-        """Parse it. Of headers, extensions of chunks and trailers, no more than a limit comes in a row."""
+        """Parse data. Headers, chunk extensions and trailers in a row may not exceed a limit."""
         self._parser.feed_data(data)
         if not self._framing_bytes:
             self._framing_bytes = 1
@@ -355,7 +355,7 @@ class Exchange(httpx2.AsyncByteStream):
         self._odd = self._odd or self._connection.unsent > 0 or odd
 
     def _watch(self) -> None:
-        """Check whether the service has been silent for too long. Taking more of the request is not silence."""
+        """Check whether the service has been silent for too long. While it reads more of the request, it is not silent."""
         assert self._timeout is not None
         now, unsent = self._loop.time(), self._connection.unsent
         if self._paused or unsent < self._unsent:
@@ -369,4 +369,4 @@ class Exchange(httpx2.AsyncByteStream):
 
 
 def _ignore(_data: bytes) -> None:
-    """Takes what arrives after an exchange is over."""
+    """Discard data that arrives after an exchange is over."""

@@ -1,6 +1,6 @@
-"""Rate limits of model services: what their headers say, and the gate through which the calls of a worker go.
+"""Rate limits of model services: how to read them from headers, and the gate where a worker's calls wait.
 
-This module knows no Redis and no sessions. A worker passes its gate with each request; without one nothing waits.
+This module does not use Redis or sessions. A worker passes its gate with each request; without one, nothing waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.errors import ProviderError, ProviderRateLimited
 from antiphon_worker.providers.errors import retry_after
 
 NEAR = 0.05
-"""A limit is near when less than this part of it is left."""
+"""A limit is near when no more than this fraction of it is left."""
 UNKNOWN_WAIT_SECONDS = 1.0
 LONGEST_NAME = 100
 _COUNTERS = (
@@ -34,22 +34,22 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Pressure(Struct, frozen=True):
-    """A limit that is hit or near: no call for ``wait`` seconds, then one each ``gap`` seconds (0: unknown)."""
+    """A limit that is reached or near: no call for ``wait`` seconds, then one every ``gap`` seconds (0: unknown)."""
 
     wait: float
     gap: float = 0.0
 
 
 class HeldBack(ProviderRateLimited):
-    """The service was not asked, because a limit is known: try again later."""
+    """The call was not sent, because a limit is known: try again later."""
 
 
 class Gate(Protocol):
-    """Where calls wait for a rate limit that is known. A scope is a provider with a model and a key."""
+    """Where calls wait for a known rate limit. A scope is a provider with a model and a key."""
 
     @property
     def known(self) -> Container[str]:
-        """The scopes with a limit. Where there are none, no call need enter."""
+        """The scopes with a limit. If there are none, no call needs to enter."""
         ...
 
     async def enter(self, scope: str) -> None:
@@ -62,7 +62,7 @@ class Gate(Protocol):
 
 
 def scope_of(provider: str, model: str, base_url: str, key: str) -> str:
-    """Return the name of what shares a limit. It holds no key: a part of a hash tells keys apart."""
+    """Return the name of a scope that shares a limit. It contains part of a hash in place of the key."""
     whole = "\0".join((provider, model, base_url, key)).encode("utf-8", "surrogatepass")
     name = f"{provider}/{model}".encode("ascii", "replace").decode()[:LONGEST_NAME]
     return f"{name}/{hashlib.sha256(whole).hexdigest()[:16]}"
@@ -72,7 +72,7 @@ def pressure_of(raw: Sequence[tuple[bytes, bytes]]) -> Pressure | None:
     """Return the limit that the headers of an answer report as near, or None."""
     told = False
     for name, _ in raw:
-        if b"atelimit" in name or b"ateLimit" in name or b"ATELIMIT" in name:  # without a call for each
+        if b"atelimit" in name or b"ateLimit" in name or b"ATELIMIT" in name:  # no call per header
             told = True
     if not told:
         return None
@@ -93,7 +93,7 @@ def pressure_of_error(error: ProviderError, headers: Mapping[str, str]) -> Press
 
 
 class _Counter(Struct, frozen=True):
-    """A limit, what is left of it, and the seconds until all of it is there again."""
+    """A limit, how much of it is left, and the seconds until all of it is available again."""
 
     limit: float
     left: float
@@ -101,7 +101,7 @@ class _Counter(Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """How much comes back in a second."""
+        """How much becomes available per second."""
         return (self.limit - self.left) / self.reset if self.reset > 0 else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Posts to URLs that users have set: no redirects, no addresses inside the network, and a time limit for the whole."""
+"""Posts to URLs set by users: no redirects, no addresses inside the network, and a time limit for the whole request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from antiphon_worker.providers.http.transport import DirectTransport, ProxyRoute
 
 MOST_CONNECTIONS = 1024
 KEEPALIVE_SECONDS = 30.0
-MOST_BYTES = 16_384  # of an answer, which nobody reads
+MOST_BYTES = 16_384  # of an answer, whose content is not used
 
 
 class Posted(NamedTuple):
-    """What came of a request: its status, or 0 and why there is none. ``retry_after`` is in seconds."""
+    """The outcome of a request: its status, or 0 and an ``error``. ``retry_after`` is in seconds."""
 
     status: int
     retry_after: float | None = None
@@ -28,7 +28,7 @@ class Posted(NamedTuple):
 
 
 class Poster:
-    """Posts over connections that stay open for a while. A proxy of the environment decides itself what is reached."""
+    """Posts over connections that stay open for a while. A proxy from the environment decides which hosts it reaches."""
 
     def __init__(self) -> None:
         self._public, self._any = (
@@ -73,6 +73,6 @@ async def _read(response: httpx2.Response) -> None:
 
 
 def _why(exc: BaseException) -> str:
-    """Whether it is forbidden, or the kind of the error: its text may quote the URL."""
+    """Return why an address is forbidden, or the type of the error: its text may quote the URL."""
     cause = exc.__cause__
     return str(cause) if isinstance(cause, PermissionError) else type(exc).__name__

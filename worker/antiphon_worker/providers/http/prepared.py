@@ -1,6 +1,6 @@
 """Builds the requests of an SDK: the address and the headers once for all requests that share them.
 
-The SDK builds both from its settings for each request, which takes it longer than everything else that it does.
+The SDK builds both from its settings for each request, which takes longer than everything else it does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_KINDS = 64
 
 @cache
 def options_of(sdk: Any, method: str) -> Any:
-    """Return the options of a request, for copies: the SDK takes longer to make them."""
+    """Return options of a request to copy, because the SDK takes longer to create them."""
     return sdk._models.FinalRequestOptions.construct(method=method.lower(), url="")
 
 
@@ -25,7 +25,7 @@ def prepare_requests(client: Any) -> None:
 
 
 class _PreparedRequests:
-    """Takes the place of the SDK's method. What it does not know, the SDK builds."""
+    """Replaces the SDK's method, and leaves requests of unknown kinds to it."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -47,7 +47,7 @@ class _PreparedRequests:
         return request
 
     def _kind(self, options: Any, retries_taken: int) -> tuple[object, ...] | None:
-        """Return everything that the address and the headers depend on; None if a request may have more than that."""
+        """Return everything that the address and the headers depend on; None if they may depend on more."""
         if not isinstance(options.content, bytes) or not isinstance(options.timeout, httpx2.Timeout):
             return None
         if not isinstance(options.headers, dict) or options.params or options.files or options.extra_json:
@@ -64,7 +64,7 @@ class _PreparedRequests:
 
 
 def _with_body(like: httpx2.Request, body: bytes) -> httpx2.Request:
-    """Return the same request with another body, as a stream: httpx2 would look through the headers of others again."""
+    """Return the same request with another body, as a stream: for other bodies, httpx2 would search the headers again."""
     stream = httpx2.ByteStream(body)
     request = httpx2.Request(
         like.method, like.url, headers=like.headers, stream=stream, extensions=like.extensions

@@ -34,7 +34,7 @@ _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 class DirectTransport(httpx2.AsyncBaseTransport):
     """HTTP/1.1 over at most ``max_connections`` connections; an idle one is closed after ``keepalive`` seconds.
 
-    ``allowed`` says of each IP address whether it may be connected to.
+    ``allowed`` returns whether an IP address may be connected to.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         self._allowed = allowed
         self._room = asyncio.Semaphore(max_connections)
         self._most = max_connections
-        self._busy = 0  # a place for each connection
+        self._busy = 0  # how many requests hold a place
         self._keepalive = keepalive
         self._origins: dict[Http1Connection, Origin] = {}
         self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
         self._tls: ssl.SSLContext | None = None
         self._closed = False
         self._last_gone = asyncio.Event()
-        self._told = self._ended, self._lost  # by all connections: each bound method takes 64 bytes
+        self._told = self._ended, self._lost  # shared by all connections: each bound method takes 64 bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         timeouts = request.extensions.get("timeout", {})
@@ -190,7 +190,7 @@ def _socket(connection: Http1Connection) -> socket.socket:
 
 
 def _has_come(connection: Http1Connection) -> bool:
-    """Return whether an idle connection has data to read: an end that this loop has not handled yet."""
+    """Return whether an idle connection has data to read, such as its end, which this loop has not handled yet."""
     if not hasattr(select, "poll"):  # on Windows, the request notices it
         return False
     poll = select.poll()
@@ -207,7 +207,7 @@ async def _message(request: httpx2.Request) -> bytes:
 
 
 def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers to send. The transport sets host, length and connection, whatever was given.
+    """Return the headers to send. The transport sets host, length and connection itself.
 
     Raises ``ValueError`` for a header that would not stay on its line.
     """
@@ -231,7 +231,7 @@ def _is_sent(name: bytes) -> bool:
     return not is_transport_header(text) or text.lower() in _SAYS_WHAT_IT_HOLDS
 
 
-# What the SDKs write about the body and the answer. Nothing else sets them.
+# Headers with which the SDKs describe the body and the answer. Nothing else sets them.
 _SAYS_WHAT_IT_HOLDS = frozenset({"accept", "accept-encoding", "content-type"})
 
 

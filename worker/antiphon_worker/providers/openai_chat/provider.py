@@ -28,7 +28,7 @@ LONGEST_CALL_ID = 40
 
 
 class OpenAIChat(ModelService):
-    """A server of Chat Completions: ``OpenAIChat(base_url="https://api.groq.com/openai/v1", api_key=…)``.
+    """A Chat Completions server: ``OpenAIChat(base_url="https://api.groq.com/openai/v1", api_key=…)``.
 
     Use ``include_usage=False`` for servers that reject ``stream_options``, and ``earlier_reasoning=False`` for servers
     that reject the reasoning of earlier turns. ``max_tokens`` is sent to OpenAI itself as
@@ -60,9 +60,9 @@ def chat_call(
     request: ModelRequest, provider: str, *, limit_name: str, include_usage: bool, earlier_reasoning: bool = True,
     routed: bool = False,
 ) -> Call:  # fmt: skip
-    """Build the JSON of a request; ``limit_name`` is the server's name for the limit of an answer's tokens.
+    """Build the JSON of a request; ``limit_name`` is the server's name for the limit of output tokens.
 
-    ``routed``: the service keeps calls with the same ``prompt_cache_key`` together.
+    ``routed``: the service routes calls with the same ``prompt_cache_key`` to the same cache.
     """
     params = params_of(request, {"max_tokens": limit_name, "stop_sequences": "stop", "background": None})
     if routed:
@@ -119,7 +119,7 @@ def _messages(request: ModelRequest, provider: str, earlier_reasoning: bool) -> 
 
 
 def _assistant(message: Message, *, own: bool, thinking: bool) -> Iterator[dict[str, Any]]:
-    """Convert an answer. Its reasoning is sent back to the service that made it, if ``thinking``."""
+    """Convert an answer. Its own service gets its reasoning back: without ``thinking``, only as detail blocks."""
     said: dict[str, Any] = {"role": "assistant", "content": None}
     text = "".join(part.text for part in message.parts if isinstance(part, Text | Refusal))
     if text:
@@ -178,7 +178,7 @@ def _tool_results(results: list[ToolResult]) -> Iterator[dict[str, Any]]:
 
 
 def _content(parts: Any) -> Any:
-    """Convert the parts of a message that is not the model's; a single text stays a text."""
+    """Convert the parts of a message that is not the model's; parts that are all text become one string."""
     if all(isinstance(part, Text | Refusal) for part in parts):
         return "".join(part.text for part in parts)
     return [content for part in parts if (content := _content_part(part)) is not None]

@@ -1,7 +1,7 @@
 """Decodes the answers of Chat Completions, from OpenAI and from compatible servers with their differences.
 
 A typed decoder reads nearly all chunks. A chunk that does not match is read again, leniently. Most chunks contain only
-a piece of text; of these only the text is read.
+a piece of text, and only the text of these is read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STOP_REASONS: dict[str, StopReason] = {
     "refusal": "refusal",
 }
 _SAID = ("text", "refusal", "thinking", "reasoning")
-"""The types of parts that are text. A content object of another type is the answer itself, decoded."""
+"""The types of parts that are text. A content object of another type is a JSON answer that the server decoded."""
 PLAIN_TRIES = 4
 """After this many chunks that are not plain text, such as tool calls, chunks are no longer tried as plain text."""
 
@@ -177,7 +177,7 @@ class _Call:
         self.item: dict[str, Any] | None = None
 
     def name(self, offered: frozenset[str]) -> str:
-        """The name, which arrives in pieces or, from some servers, whole with every piece."""
+        """Return the name, which arrives in pieces or, from some servers, whole with every piece."""
         joined = "".join(self.names)
         if joined in offered:
             return joined
@@ -191,7 +191,7 @@ class _Call:
 
 
 class ChatDecoder(Decoder):
-    """Decodes one answer of Chat Completions. Of several choices it reads the first."""
+    """Decodes one answer of Chat Completions. If there are several choices, it reads only the first."""
 
     EVENT = _Chunk
     USAGE = UsageNames(
@@ -313,7 +313,7 @@ class ChatDecoder(Decoder):
         out.append(ItemPart(item))
 
     def _content_of(self, choice: _Choice) -> _Delta | None:
-        """Return the content of a choice: a piece, or the whole, beside which some servers put an empty piece."""
+        """Return the content of a choice: a piece, or the whole message, with which some servers send an empty piece."""
         delta = choice.delta
         if choice.message is None or self._answered or _filled(delta):
             return delta
@@ -359,7 +359,7 @@ class ChatDecoder(Decoder):
             self._keep("extra_content", delta.extra_content)
 
     def _content(self, content: dict[str, Any] | str | list[Any], out: Increments) -> None:
-        """Read content that is a text, a list of parts (Mistral), a part, or an answer in JSON that was decoded."""
+        """Read content that is a text, a list of parts (Mistral), a part, or a decoded JSON answer."""
         if is_list(content):
             for part in content:
                 if isinstance(part, str):
@@ -403,7 +403,7 @@ class ChatDecoder(Decoder):
             pieces.item = {"type": source}
 
     def _text(self, kind: str, text: str, out: Increments) -> _Said:
-        """Add a piece of text, and hand out what is complete of it."""
+        """Add a piece of text, and emit its complete characters."""
         if self._torn:
             text = self._mending.setdefault(kind, Mending()).piece(text)
         said = self._last
@@ -424,8 +424,8 @@ class ChatDecoder(Decoder):
             self._text("reasoning", "".join(texts), out)
 
     def _keep_the_rest(self) -> None:
-        """Read what belongs to the whole answer: OpenRouter's reasoning blocks, which later requests must repeat
-        unchanged, audio, tools of the service, sources, probabilities."""
+        """Keep what belongs to the whole answer: OpenRouter's reasoning blocks (later requests must repeat them
+        unchanged), audio, the service's tools, sources and probabilities."""
         if self._details:
             blocks = _merged_details(self._details)
             self._first("reasoning").item = {"type": "reasoning_details", "reasoning_details": blocks}
@@ -483,8 +483,8 @@ class ChatDecoder(Decoder):
     def _call_of(self, delta: _CallDelta, function: _Function) -> _Call | None:
         """Return the call that a piece belongs to, or None for a new call.
 
-        ``index`` tells calls apart. If a server leaves it out, or sends 0 for all, the ids do: another id begins a new
-        call, unless the arguments so far are an incomplete fragment.
+        ``index`` identifies a call. If a server omits it, or sends 0 for all calls, the id does: another id begins a
+        new call, unless the arguments so far are an incomplete fragment.
         """
         call = self._last_call if delta.index is None else self._calls.get(delta.index)
         if call is None or not delta.id or delta.id == call.call_id:
@@ -503,7 +503,7 @@ def _is_object(text: str) -> bool:
 
 
 def _filled(value: T | None) -> TypeGuard[T]:
-    """Return whether a value is more than the zero value of a server's type: missing, or with only empty fields."""
+    """Return whether a value is neither missing nor empty. Some servers send objects with only empty fields."""
     if is_object(value):
         return any(map(_filled, value.values()))
     if is_list(value):

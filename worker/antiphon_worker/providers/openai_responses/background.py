@@ -1,6 +1,6 @@
 """Answers that OpenAI writes in the background, and that another attempt continues to read after a crash.
 
-The id of an answer is kept as soon as the service returns it. After that, no attempt asks again: it reads the same
+The id of an answer is kept as soon as the service returns it. After that, no attempt sends the request again: it reads the same
 answer from the beginning, and leaves out what readers already have. If only the connection is lost, the same attempt
 continues after the last event that it has read. If the service no longer streams the answer, it is read whole. The cost
 of a lost or cancelled answer is counted if the service reports it.
@@ -78,7 +78,7 @@ class BackgroundDecoder(ResponsesDecoder):
         super()._end(response, out)
 
     def charge(self, response: dict[str, Any]) -> None:
-        """Note what the service has counted of the answer so far."""
+        """Note the usage that the service has counted so far."""
         self._usage = as_dict(response.get("usage")) or self._usage
 
 
@@ -115,7 +115,7 @@ class BackgroundStream(AnswerStream):
         self._background = decoder
         self._keeper = keeper
         self._query = call.query
-        self._streams = True  # the service streams the answer again; it does so for some minutes
+        self._streams = True  # the service still streams the answer again, which it does for some minutes
 
     async def into(self, outlet: Outlet) -> StepResult:
         """Put the increments that readers do not have yet into an outlet, and return the result."""
@@ -149,7 +149,7 @@ class BackgroundStream(AnswerStream):
                 self._read_on(max(decoder.after, 0))
 
     def _read_on(self, after: int) -> None:
-        """Let the next call read the rest of the answer, or all of it where the service streams it no more."""
+        """Let the next call read the rest of the answer, or all of it if the service no longer streams it."""
         self._call = self._about(
             "GET", query={"stream": "true", "starting_after": after} if self._streams else {}
         )
@@ -164,7 +164,7 @@ class BackgroundStream(AnswerStream):
         )
 
     async def _give_up(self, exc: ProviderError) -> None:
-        """Forget the answer. Raises the error, as one that is retried where the answer could not be found again."""
+        """Forget the answer. Raises the error, as a retryable one if the answer could not be found again."""
         if not self.counted.tokens and exc.status != NOT_FOUND:
             await self._charge(self._about("GET"))
         await self._keeper.gone(self.counted)
@@ -180,7 +180,7 @@ class BackgroundStream(AnswerStream):
         await self._charge(self._about("POST", "/cancel"))
 
     async def _charge(self, call: Call) -> None:
-        """Make a call about the answer, and note what the service has counted. It may fail."""
+        """Make a call about the answer, and note what the service has counted. Failures are ignored."""
         said = bytearray()
 
         def take(piece: bytes) -> bool:
@@ -220,7 +220,7 @@ class _Beginning:
 
 
 class _Rest:
-    """An outlet that leaves out the beginning of an answer, which readers have."""
+    """An outlet that leaves out the beginning of an answer, which readers already have."""
 
     def __init__(self, outlet: Outlet, published: Published) -> None:
         self._outlet = outlet

@@ -1,6 +1,6 @@
-"""Calls of tools that OpenAI declares and the caller runs: the computer, the shell and patches of files.
+"""Calls of tools that OpenAI declares and the caller runs: the computer, the shell and file patches.
 
-A tool of the agent with the name of such a tool runs its calls. Without one, a call stays an item of the answer.
+An agent's tool with the name of such a tool runs its calls. Without one, a call stays an item of the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOOLS = {
     "shell": "shell",
     "apply_patch": "apply_patch",
 }
-"""The names of the agent's tools by the types of the service's."""
+"""The names of the agent's tools by the types of the service's tools."""
 
 _CALLS = {"computer_call": "computer", "shell_call": "shell", "apply_patch_call": "apply_patch"}
 
@@ -35,7 +35,7 @@ class _Timeout(Struct, tag="timeout", tag_field="type", forbid_unknown_fields=Tr
 
 
 class _Output(Struct, forbid_unknown_fields=True):
-    """What one command of a shell call has written."""
+    """The output of one command of a shell call."""
 
     stdout: str = ""
     stderr: str = ""
@@ -43,7 +43,7 @@ class _Output(Struct, forbid_unknown_fields=True):
 
 
 def local_call(item: dict[str, Any], tools: frozenset[str]) -> ToolCall | None:
-    """Return the call of an item if one of these tools runs it. A shell that the service hosts has its own output."""
+    """Return the call of an item if one of these tools runs it. A shell hosted by the service returns its own output."""
     name = _CALLS.get(as_text(item.get("type")) or "")
     hosted = (as_dict(item.get("environment")) or {}).get("type") not in (None, "local")
     if name not in tools or hosted:
@@ -63,18 +63,18 @@ def _arguments(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def choice_of(choice: dict[str, Any], tools: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the choice of a tool by its name in the form of the service: of its own tools by their types."""
+    """Return the choice of a tool by name in the service's form: its own tools are chosen by type."""
     kinds = [tool.get("type") for tool in tools if TOOLS.get(tool.get("type", "")) == choice.get("name")]
     return {"type": kinds[0]} if kinds else choice
 
 
 def is_local(call: ToolCall) -> bool:
-    """Return whether the service has asked for the call with an item of its own form."""
+    """Return whether the service requested the call with an item of its own form."""
     return call.item is not None and call.item.get("type") in _CALLS
 
 
 def output_of(call: ToolCall, result: ToolResult) -> dict[str, Any] | None:
-    """Return the result of a call in the form of its item, or None if it has no such form: one without a screenshot."""
+    """Return the result of a call in the form of its item, or None for a computer call without a screenshot."""
     item = call.item or {}
     kind = as_text(item.get("type")) or ""
     output: dict[str, Any] = {"type": f"{kind}_output", "call_id": result.call_id}
@@ -107,7 +107,7 @@ def _text(result: ToolResult) -> str:
 
 
 def _outputs(result: ToolResult) -> list[_Output]:
-    """Return the output of each command: as the tool has returned it, or its text as that of one command."""
+    """Return the output of each command as the tool returned it, or else its text as the output of one command."""
     text = _text(result)
     try:
         found = msgspec.json.decode(text, type=list[_Output] | _Output)

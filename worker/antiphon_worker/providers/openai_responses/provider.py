@@ -1,6 +1,6 @@
 """OpenAI's Responses API as a provider: its requests.
 
-The service stores nothing: the history contains the reasoning in encrypted form.
+The service stores only background answers: the history contains the reasoning in encrypted form.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from antiphon_worker.providers.service import ModelService, OptionFields
 from antiphon_worker.providers.stream.increments import AnswerStream
 
 LONGEST_CALL_ID = 64
-# Parameters by the service's names. Without one (None), they are left out: so an agent's parameters stay valid when its
-# model changes.
+# The service's names of parameters. Those without one (None) are left out, so that an agent's parameters stay valid
+# when its model changes.
 _NAMES = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -44,7 +44,7 @@ _CONTENT_PARTS = ("output_text", "refusal", "output_audio", "output_image")
 
 
 class OpenAIResponses(ModelService):
-    """OpenAI's Responses API. The service stores nothing: the history contains the reasoning in encrypted form."""
+    """OpenAI's Responses API. It stores only background answers: the history has the reasoning in encrypted form."""
 
     default_name = "openai"
     connect = OpenAIConnection
@@ -68,7 +68,7 @@ class OpenAIResponses(ModelService):
 
 
 def responses_call(request: ModelRequest, provider: str, *, routed: bool = False) -> Call:
-    """Build the JSON of a request. ``routed``: the service keeps calls with the same ``prompt_cache_key`` together."""
+    """Build the JSON of a request. ``routed``: calls with the same ``prompt_cache_key`` go to the same cache."""
     params = params_of(request, _NAMES)
     if routed:
         route_to_cache(request, params)
@@ -119,7 +119,7 @@ def _format(output: OutputSchema) -> dict[str, Any]:
 
 def _input(messages: Sequence[Message], provider: str) -> Iterator[dict[str, Any]]:
     history = settled(since_compaction(messages, provider), LONGEST_CALL_ID)
-    outputs: dict[str, dict[str, Any]] = {}  # of the answer's calls, in the form of these
+    outputs: dict[str, dict[str, Any]] = {}  # results of the answer's calls, in the calls' own form
     for place, message in enumerate(history, 1):
         if message.role == "assistant":
             own = message.provider == provider
@@ -134,7 +134,7 @@ def _input(messages: Sequence[Message], provider: str) -> Iterator[dict[str, Any
 
 
 def _outputs(answer: Message, after: Sequence[Message]) -> dict[str, dict[str, Any]]:
-    """Return the results of an answer's calls that have a form of their own, by the ids of the calls."""
+    """Return the results of an answer's calls that have a form of their own, by call id."""
     own = {call.call_id: call for call in answer.tool_calls if call.item is not None}
     results = takewhile(lambda message: message.role == "tool", after if own else ())
     found = [

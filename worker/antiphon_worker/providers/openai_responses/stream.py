@@ -171,7 +171,7 @@ class ResponsesDecoder(Decoder):
 
 
 def _whole(known: Growing) -> dict[str, Any]:
-    """Return the item as the service would have sent it whole, made of its pieces if it never did."""
+    """Return the complete item, made of its pieces if the service never sent it whole."""
     item = known.item
     match None if known.done else item.get("type"):
         case "message":

@@ -1,4 +1,4 @@
-"""Decodes one answer: what the wire formats share. A format adds the tables of its names, and what it alone does."""
+"""Decodes one answer: the part that all wire formats share. A format adds its tables of names and its own behaviour."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Growing:
 
     def __init__(self, item: dict[str, Any]) -> None:
         self.item = item
-        self.done = False  # ``item`` is whole
+        self.done = False  # ``item`` is complete
         self.added: dict[str, list[str]] = {}  # text, refusal, reasoning, arguments
         self.mending: dict[str, Mending] = {}
 
@@ -120,7 +120,7 @@ class Decoder(ABC):
         return event
 
     def _say(self, part: Growing, kind: str, text: str, out: Increments) -> None:
-        """Add a piece of text to a part, and hand out what is complete of it."""
+        """Add a piece of text to a part, and emit its complete characters."""
         if self._torn:
             text = part.mending.setdefault(kind, Mending()).piece(text)
         if text:
@@ -144,7 +144,7 @@ class Decoder(ABC):
 
 
 def _meant(reason: StopReason, message: Message) -> StopReason:
-    """Return why an answer ended: one that asks for tools or refuses may still say that it simply ended."""
+    """Return why an answer ended: services may report a normal end for one that requests tools or refuses."""
     if reason != "end":
         return reason
     if message.tool_calls:

@@ -51,7 +51,7 @@ class AnswerStream:
 
     @property
     def call(self) -> Call:
-        """The request, for a service that answers it in another way."""
+        """The request, to send it in another way, such as in a batch."""
         return self._call
 
     @property
@@ -82,7 +82,7 @@ class AnswerStream:
         return result
 
     async def from_whole(self, body: bytes, outlet: Outlet) -> StepResult:
-        """Put the increments of an answer that has come in another way into an outlet, and return the result."""
+        """Put the increments of an answer that arrived in another way into an outlet, and return the result."""
         with _Failures(self._connection, self._provider, None):
             self._decoder.whole(body, outlet)
             result = _with_named_calls(self._decoder.result(outlet), self._provider)
@@ -165,9 +165,9 @@ class _Body:
         return not (decoder.finished or outlet.full)
 
     def _begin(self, chunk: bytes) -> bytes:
-        """Return what belongs to events.
+        """Return the bytes that belong to events.
 
-        The first character decides, because servers label JSON as a stream of events and events as JSON.
+        The first character decides, because some servers label JSON as a stream of events and events as JSON.
         """
         if self._whole is not None:
             self._whole += chunk
@@ -188,7 +188,7 @@ class _Body:
         return self._decoder.result(self._outlet)
 
     def _flush(self) -> None:
-        """Take a last event without its blank line if it is whole; ignore a torn one."""
+        """Take a last event without its blank line if it is complete, else ignore it."""
         for name, data in self._splitter.flush():
             try:
                 self._decoder.event(name, data, self._outlet)
@@ -225,7 +225,7 @@ class _Failures:
 
 
 def _with_named_calls(result: StepResult, provider: str) -> StepResult:
-    """Return the result without tool calls that name no tool, because they cannot run and an answer would bring more.
+    """Return the result without tool calls that have no name: they cannot run, and answering them would cause more.
 
     Raises ``ProviderStreamBroken`` if nothing would be left of an answer that asked for tools.
     """
