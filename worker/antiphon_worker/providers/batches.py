@@ -34,7 +34,7 @@ class BatchAnswer(Struct):
 
 
 class Found(Struct):
-    """A batch that was found. ``sure`` means that it has the label; otherwise its answers show whether it is the one."""
+    """A batch that was found. ``sure`` means that it has the label; otherwise its answers show if it is the one."""
 
     id: str
     sure: bool

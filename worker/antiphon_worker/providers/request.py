@@ -85,7 +85,7 @@ def _name_of(tool: dict[str, Any], names: Mapping[str, str]) -> str | None:
 
 
 def call_of(request: ModelRequest, path: str, body: dict[str, Any]) -> Call:
-    """Return the request, with the caller's additions. Raises ``InvalidMessage`` if its body cannot be encoded as JSON."""
+    """Return the request with the caller's additions. Raises ``InvalidMessage`` if its body cannot be sent as JSON."""
     given = {name: value for name, value in request.params.items() if value is not None}
     headers, query, timeout = (given.get(name) for name in _OF_THE_CALL)
     try:

@@ -40,7 +40,7 @@ class _Page(msgspec.Struct):
 
 
 class AnthropicBatches(BatchEndpoint):
-    """The service stores no labels: a batch of the same size and time may be the one, and its results show whether it is."""
+    """The service stores no labels: a batch of the same size and time may be the one, which its results show."""
 
     async def order(self, label: str, path: str, requests: Requests, headers: Mapping[str, str]) -> Call:
         """Return the call that sends the batch."""
@@ -48,7 +48,7 @@ class AnthropicBatches(BatchEndpoint):
         return Call(PATH, b'{"requests":[' + items + b"]}", dict(headers))
 
     async def find(self, label: str, count: int, since: float, others: Container[str]) -> Found | None:
-        """Return a batch of this size that was sent since, which may be the one. The service lists the latest first."""
+        """Return a batch of this size that was sent since, which may be the one. The latest are listed first."""
         query: dict[str, Any] = {"limit": PAGE}
         for _ in range(PAGES):
             page = await self._json(Call(PATH, b"", query=query, method="GET"), _Page)

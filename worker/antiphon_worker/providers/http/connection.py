@@ -126,7 +126,7 @@ class Answer:
             self._pieces = response.aiter_bytes()
         self.into = exchange.into if exchange is not None else self._into
         self.aclose = exchange.aclose if exchange is not None else response.aclose
-        """``into`` passes each piece of the body to a function. It returns False if the function does, True at the end."""
+        """``into`` passes each piece of the body to a function, and returns False if it does, True at the end."""
 
     async def _into(self, take: Callable[[bytes], bool]) -> bool:
         assert self._pieces is not None

@@ -355,7 +355,7 @@ class Exchange(httpx2.AsyncByteStream):
         self._odd = self._odd or self._connection.unsent > 0 or odd
 
     def _watch(self) -> None:
-        """Check whether the service has been silent for too long. While it reads more of the request, it is not silent."""
+        """Check whether the service has been silent for too long. Reading more of the request is not silence."""
         assert self._timeout is not None
         now, unsent = self._loop.time(), self._connection.unsent
         if self._paused or unsent < self._unsent:

@@ -28,7 +28,7 @@ class Posted(NamedTuple):
 
 
 class Poster:
-    """Posts over connections that stay open for a while. A proxy from the environment decides which hosts it reaches."""
+    """Posts over connections that stay open for a while. A proxy from the environment decides what it reaches."""
 
     def __init__(self) -> None:
         self._public, self._any = (

@@ -64,7 +64,7 @@ class _PreparedRequests:
 
 
 def _with_body(like: httpx2.Request, body: bytes) -> httpx2.Request:
-    """Return the same request with another body, as a stream: for other bodies, httpx2 would search the headers again."""
+    """Return the same request with another body, as a stream: httpx2 would search the headers for other bodies."""
     stream = httpx2.ByteStream(body)
     request = httpx2.Request(
         like.method, like.url, headers=like.headers, stream=stream, extensions=like.extensions

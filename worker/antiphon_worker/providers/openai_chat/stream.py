@@ -313,7 +313,7 @@ class ChatDecoder(Decoder):
         out.append(ItemPart(item))
 
     def _content_of(self, choice: _Choice) -> _Delta | None:
-        """Return the content of a choice: a piece, or the whole message, with which some servers send an empty piece."""
+        """Return the content of a choice: a piece, or the whole message, which may come with an empty piece."""
         delta = choice.delta
         if choice.message is None or self._answered or _filled(delta):
             return delta

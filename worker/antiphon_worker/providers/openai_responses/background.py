@@ -1,9 +1,9 @@
 """Answers that OpenAI writes in the background, and that another attempt continues to read after a crash.
 
-The id of an answer is kept as soon as the service returns it. After that, no attempt sends the request again: it reads the same
-answer from the beginning, and leaves out what readers already have. If only the connection is lost, the same attempt
-continues after the last event that it has read. If the service no longer streams the answer, it is read whole. The cost
-of a lost or cancelled answer is counted if the service reports it.
+The id of an answer is kept as soon as the service returns it. After that, no attempt repeats the request: it reads
+the same answer from the beginning, and leaves out what readers already have. If only the connection is lost, the same
+attempt continues after the last event that it has read. If the service no longer streams the answer, it is read whole.
+The cost of a lost or cancelled answer is counted if the service reports it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class _Output(Struct, forbid_unknown_fields=True):
 
 
 def local_call(item: dict[str, Any], tools: frozenset[str]) -> ToolCall | None:
-    """Return the call of an item if one of these tools runs it. A shell hosted by the service returns its own output."""
+    """Return the call of an item if one of these tools runs it. A shell of the service has its own output."""
     name = _CALLS.get(as_text(item.get("type")) or "")
     hosted = (as_dict(item.get("environment")) or {}).get("type") not in (None, "local")
     if name not in tools or hosted:
