@@ -1,4 +1,4 @@
-"""One connection to a server: for one user, or for all where the server has no credentials."""
+"""One connection to a server: for one user, or for all users if the server has no ``auth=``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from antiphon_worker.mcp.task_models import NewTask, Tasks
 from antiphon_worker.mcp.tools import RemoteTool, usable_tools
 
 KEEP_SECONDS = 60.0
-"""How long a list of tools is used where its server sets no time."""
+"""How long a list of tools is used if its server sets no time."""
 LONGEST_KEEP_SECONDS = 24 * 3600.0
 _RESULT: TypeAdapter[Any] = TypeAdapter(NewTask | CallToolResult | InputRequiredResult)
 R = TypeVar("R")
@@ -51,7 +51,7 @@ class Unreachable(ToolRaised):
 class Connection:
     """A connection that is being made, is in use, or has ended.
 
-    A task of its own enters and leaves the client, as the library requires. ``busy`` counts the uses of the moment.
+    A task of its own enters and leaves the client, as the library requires. ``busy`` counts its current uses.
     """
 
     def __init__(self, server: MCP, transport: Transport, credentials: Credentials) -> None:
@@ -59,7 +59,7 @@ class Connection:
         self.busy, self.used = 0, time.monotonic()
         self.closed = False
         self.noted = False
-        """Whether the list of tools was compared with those before it."""
+        """Whether the list of tools was compared with the previous one."""
         self._client: Client | None = None
         self._error: BaseException | None = None
         self._tools: list[RemoteTool] | None = None
@@ -96,7 +96,7 @@ class Connection:
 
     @property
     def refused(self) -> bool:
-        """Whether the server has answered, and did not accept this user."""
+        """Whether the server answered, and refused this user."""
         return isinstance(self._error, MCPError) and self._error.code != UNREACHABLE
 
     def _reason(self) -> str:
@@ -107,7 +107,7 @@ class Connection:
         return self._text(str(self._error) or type(self._error).__name__)
 
     async def tools(self) -> list[RemoteTool]:
-        """Return the server's tools that agents may use, listed again when their time is over. Raises ``ToolError``."""
+        """Return the tools that agents may use, listed again at expiry. Raises ``ToolError`` or ``TimeoutError``."""
         async with self._listing:
             if self._tools is None or time.monotonic() >= self._until:
                 async with asyncio.timeout(self.server.connect_timeout):
@@ -138,7 +138,7 @@ class Connection:
     async def call(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressFnT, answers: Answers = NO_ANSWERS
     ) -> CallToolResult | InputRequiredResult | NewTask:
-        """Call a tool of the server, with answers to what it has asked before. Raises ``ToolError``."""
+        """Call a tool of the server, with the answers to its earlier questions. Raises ``ToolError``."""
         params = CallToolRequestParams(
             name=name,
             arguments=dict(arguments),
@@ -165,12 +165,12 @@ class Connection:
         return self._client.server_capabilities.resources is not None
 
     async def request(self, request: Any, kind: type[R]) -> R:
-        """Return the answer to a request, of this type. Raises ``ToolError``."""
+        """Return the answer to a request as this type. Raises ``ToolError``."""
         return await self._asked(self.session.send_request(request, kind))
 
     @property
     def session(self) -> Any:
-        """The session of the protocol. It checks no schema of a result: a pattern in it could stop this process."""
+        """The protocol session. It checks no result against a schema, whose patterns could block this process."""
         assert self._client is not None
         return self._client.session
 
@@ -218,11 +218,11 @@ class Connection:
 
 
 class _Mismatch(ToolRaised):
-    """The server has refused the headers of a call."""
+    """The server refused the headers of a call."""
 
 
 async def _not_in_a_call(context: Any, params: Any) -> ErrorData:
-    """Refuse a question of a server of an earlier protocol, which would have to be answered on this connection."""
+    """Refuse a question in an earlier version of the protocol, which would have to be answered on this connection."""
     return ErrorData(code=INVALID_REQUEST, message="Questions need the protocol of 2026-07-28.")
 
 

@@ -1,4 +1,4 @@
-"""The credentials of one user for one server: resolved for each call, kept in memory, and removed from what is said."""
+"""The credentials of one user for one server: resolved for each call, kept in memory, and removed from texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Declared(Protocol):
 class Credentials:
     """The headers that a connection sends for its user. Earlier ones are remembered, as a call may still use them.
 
-    ``server`` may have declared credentials for all users: in ``headers=``, in ``env=`` and in its URL.
+    ``server`` may declare credentials for all users: in ``headers=``, in ``env=`` and in its URL.
     """
 
     def __init__(self, server: Declared) -> None:
@@ -81,15 +81,15 @@ class Credentials:
 
 
 def _secrets(values: Iterable[str]) -> frozenset[str]:
-    """Return what is secret of these values: each, and what follows its scheme."""
+    """Return the secrets in these values: each value, and the part after its scheme."""
     parts = {part for value in values for part in (value, value.rpartition(" ")[2])}
     return frozenset({part for part in parts if len(part) >= SHORTEST})
 
 
 async def headers_for(server: Declared, requester: Requester) -> Mapping[str, str]:
-    """Return the headers with the credentials of a user: what ``auth=`` returns now.
+    """Return the headers with the credentials of a user, as ``auth=`` returns them now.
 
-    Raises ``ToolError``: that of the function, or one without any text of its own.
+    Raises the ``ToolError`` of the function, or one that quotes nothing from its error.
     """
     if server.auth is None:
         return {}

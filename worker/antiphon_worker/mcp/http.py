@@ -1,7 +1,7 @@
 """The connection to a server over streamable HTTP.
 
-All users of a server share its pool of network connections, and nothing above it: headers, cookies and the session of
-the protocol belong to one user. A request that fails becomes an answer with its reason, because the library would
+All users of a server share its pool of network connections, and nothing above it: headers, cookies and the protocol
+session belong to one user. A request that fails becomes an answer with its reason, because the library would
 otherwise end the connection with all of its calls.
 """
 
@@ -22,9 +22,9 @@ from antiphon_worker.mcp.credentials import Credentials
 LEAVE_SECONDS = 2.0
 MOST_CONNECTIONS = 100
 IDLE_SECONDS = 3.0
-"""A network connection is used again within this time: many servers close theirs after 5 s, perhaps during a call."""
+"""A network connection is reused within this time: many servers close theirs after 5 s, perhaps during a call."""
 REFUSED, UNREACHABLE = -32603, -32050
-"""The codes of the errors that stand for an answer with a status, and for none at all."""
+"""The error codes for a refused request, and for a server that cannot be reached."""
 _STATUS = {
     401: "it refused the credentials (401)",
     403: "it refused access (403)",
@@ -32,7 +32,7 @@ _STATUS = {
     429: "it received too many requests (429)",
 }
 _AWAY = {502, 503, 504}
-"""What a load balancer answers in place of a server that is away for a moment."""
+"""The statuses that a load balancer returns while a server is briefly unavailable."""
 
 
 class TooLarge(httpx2.StreamError):
@@ -64,7 +64,7 @@ def http_transport(server: MCP, pool: httpx2.AsyncBaseTransport, credentials: Cr
 
 
 class _OfOneUser(httpx2.AsyncBaseTransport):
-    """Sends requests with the credentials of one user, through a pool that others use too."""
+    """Sends requests with the credentials of one user, through a shared pool."""
 
     def __init__(self, server: MCP, pool: httpx2.AsyncBaseTransport, credentials: Credentials) -> None:
         self._server, self._pool, self._credentials = server, pool, credentials
@@ -72,12 +72,12 @@ class _OfOneUser(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and "last-event-id" not in request.headers:
-            return httpx2.Response(405, request=request)  # a stream of what no call has asked for
+            return httpx2.Response(405, request=request)  # a stream of messages that belong to no call
         if request.method == "DELETE":
             request.extensions["timeout"] = httpx2.Timeout(LEAVE_SECONDS).as_dict()
         if _origin(request.url) == self._origin:  # and not where it may redirect to
             request.headers.update({**self._server.headers, **self._credentials.headers})
-        request.headers["accept-encoding"] = "identity"  # what is small here may be huge when it is unpacked
+        request.headers["accept-encoding"] = "identity"  # small compressed answers may be huge when unpacked
         try:
             response = await self._pool.handle_async_request(request)
         except (httpx2.HTTPError, OSError) as exc:
@@ -126,7 +126,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def _failed(request: httpx2.Request, reason: str, code: int, status: int) -> httpx2.Response:
-    """Return an answer with an error, which the library gives to the call of this request."""
+    """Return an answer with an error, which the library passes to the call of this request."""
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": reason}})
     return httpx2.Response(
         status, headers={"content-type": "application/json"}, content=body, request=request

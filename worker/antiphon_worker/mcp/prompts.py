@@ -5,7 +5,7 @@
     messages = await get_prompt(github, "review", {"number": "12"}, user="ada")
     turn = await client.submit("s", messages, agent="support")
 
-The server is asked from this process, with the credentials of the user, over a connection of its own.
+This process sends the request, with the credentials of the user, over a connection of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from antiphon_worker.mcp.tools import content_of
 
 
 class Prompt(Struct):
-    """A prompt of a server. ``arguments`` are the names of what it takes, each with whether it is required."""
+    """A prompt of a server. ``arguments`` are the names of its arguments, each with whether it is required."""
 
     name: str
     description: str

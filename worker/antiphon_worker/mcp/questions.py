@@ -1,7 +1,7 @@
-"""Questions of a tool to the user: the turn is suspended until an event has the answers.
+"""Questions of a tool to the user: the turn is suspended until an event brings the answers.
 
-The questions and the server's state are a step in the journal, and the wait shows the questions to those who read the
-turn. Any worker then repeats the call with the answers.
+The questions and the server's state are a durable step in the journal, and the wait shows the questions to readers of
+the turn. Any worker then repeats the call with the answers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from antiphon_worker.mcp.credentials import Credentials
 from antiphon_worker.mcp.task_models import NewTask
 
 QUESTIONS = "questions"
-"""The name of the step that keeps what a call has been asked, or the task that it has begun."""
+"""The name of the durable step that keeps the questions of a call, or the task that it has started."""
 
 
 class Answers(Struct):
-    """What a call brings that was asked before: the answers, and the state that the server sent with the questions."""
+    """What a repeated call sends: the answers, and the state that the server sent with its questions."""
 
     responses: InputResponses | None = None
     state: str | None = None
 
 
 class Pending(Struct):
-    """A task that a call has begun, and how many seconds to wait before it is looked at."""
+    """A task that a call has started, and how many seconds to wait before it is polled."""
 
     task: str
     poll: float
@@ -49,7 +49,7 @@ NO_ANSWERS = Answers()
 
 
 def noted(asked: InputRequiredResult | NewTask, credentials: Credentials) -> dict[str, Any]:
-    """Return what the journal keeps of questions, or of a task that a call has begun. Raises ``ToolRaised``."""
+    """Return what the journal keeps of the questions or the new task of a call. Raises ``ToolRaised``."""
     if isinstance(asked, NewTask):
         if credentials.out_of(asked.task_id) != asked.task_id:
             raise ToolRaised("The tool repeats credentials in the id of its task.")
@@ -58,9 +58,9 @@ def noted(asked: InputRequiredResult | NewTask, credentials: Credentials) -> dic
 
 
 async def answers_to(asked: dict[str, Any] | None, context: Context) -> Answers | Pending:
-    """Return the answers to what a tool has asked, or the task that it has begun; None is what the journal has.
+    """Return the answers to a tool's questions, or the task that it has started; with None, those in the journal.
 
-    Suspends the turn for the answers. Raises ``ToolRaised`` if they cannot be given.
+    Suspends the turn for the answers. Raises ``ToolRaised`` if there are none, or if they are invalid.
     """
     durable = durable_of(context)
     if durable is None:
@@ -80,7 +80,7 @@ async def answers_to(asked: dict[str, Any] | None, context: Context) -> Answers 
 
 
 async def ask(questions: Mapping[str, Any], durable: Durable, context: Context) -> InputResponses:
-    """Return the answers to questions. Suspends the turn for them. Raises ``ToolRaised`` if none come."""
+    """Return the answers to questions. Suspends the turn for them. Raises ``ToolRaised`` without valid answers."""
     event, seconds = f"answers:{context.key}", LONGEST_SLEEP.total_seconds()
     try:
         found = await durable.wait_for_event(event, seconds, {"questions": questions})
@@ -90,7 +90,7 @@ async def ask(questions: Mapping[str, Any], durable: Durable, context: Context) 
 
 
 def questions_of(asked: InputRequiredResult, credentials: Credentials) -> dict[str, Any]:
-    """Return the questions of a server as those see them who answer. Raises ``ToolRaised``."""
+    """Return the questions of a server in the form that readers of the turn see. Raises ``ToolRaised``."""
     found: dict[str, Any] = {}
     for name, request in (asked.input_requests or {}).items():
         if not isinstance(request, ElicitRequest):

@@ -37,7 +37,7 @@ _URI: dict[str, Any] = {
 
 
 def resource_tools(server: MCP, use: Use) -> list[RemoteTool]:
-    """Return the tools for the resources of a server, in a turn whose connections are those of ``use``."""
+    """Return the tools for the resources of a server, in a turn that connects with ``use``."""
 
     async def listed(tool: RemoteTool, arguments: Arguments, context: Context) -> Any:
         async with use() as connection:
@@ -56,7 +56,7 @@ def resource_tools(server: MCP, use: Use) -> list[RemoteTool]:
 
 
 async def _listed(connection: Connection) -> str:
-    """Return a line for each resource, and for each form of a URI that the server knows. Raises ``ToolError``."""
+    """Return a line for each resource, and for each URI template of the server. Raises ``ToolError``."""
     lines: list[str] = []
     for request, kind in (
         (ListResourcesRequest, ListResourcesResult),

@@ -22,18 +22,18 @@ from antiphon_worker.mcp.stdio import stdio_transport
 log = logging.getLogger("antiphon.mcp")
 
 IDLE_SECONDS = 300.0
-"""A connection that was not used for so long is closed."""
+"""A connection that was not used for this long is closed."""
 MOST_IDLE = 64
-"""Of the connections of one server that are not in use, the most recent ones are kept."""
+"""How many idle connections to one server are kept: those that were used last."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""How long a server that could not be reached is left alone."""
+"""How long a server that could not be reached is not contacted again, at first and at most."""
 
 User: TypeAlias = tuple[str | None, str | None]
 EVERYBODY: User = (None, None)
 
 
 class Server:
-    """A server with its connections: one for each tenant and user where ``auth=`` is declared, else one for all."""
+    """A server with its connections: one for each tenant and user if ``auth=`` is declared, else one for all."""
 
     def __init__(self, declared: MCP) -> None:
         self.declared = declared
@@ -44,7 +44,7 @@ class Server:
 
     @asynccontextmanager
     async def use(self, requester: Requester) -> AsyncGenerator[Connection]:
-        """Use the connection of this user within this, which is made if there is none. Raises ``ToolError``."""
+        """Yield the connection of this user, which is created if there is none. Raises ``ToolError``."""
         headers = await headers_for(self.declared, requester)
         user = EVERYBODY if self.declared.auth is None else (requester.tenant, requester.user)
         connection = await self._connection(user)
@@ -89,7 +89,7 @@ class Server:
         self._failures = 0
 
     def _pause(self, failure: str) -> None:
-        """Leave the server alone for a while, so that not every turn waits for it."""
+        """Do not contact the server for a while, so that not every turn waits for it."""
         pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
         self._failures += 1
         self._failure, self._until = failure, time.monotonic() + pause
@@ -100,7 +100,7 @@ class Server:
         log.debug("the MCP server %s: %s", self.declared.name, failure)
 
     def _tidy(self) -> None:
-        """Close connections that are not used any more, and come back as long as there are any."""
+        """Close connections that are no longer used, and repeat this later as long as there are any."""
         now = time.monotonic()
         idle = [user for user, one in self._connections.items() if not one.busy]
         extra = len(idle) - MOST_IDLE
@@ -130,7 +130,7 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[MCP, Server]] = Weak
 
 
 def server(declared: MCP) -> Server:
-    """Return the connections to a server that the running event loop has."""
+    """Return the connections of the running event loop to a server."""
     known = _servers.setdefault(asyncio.get_running_loop(), {})
     if declared not in known:
         known[declared] = Server(declared)

@@ -1,4 +1,4 @@
-"""The connection to a server that runs as a program of this process. A line beyond the limit ends it."""
+"""The connection to a server that runs as a subprocess. A line longer than the limit ends it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _running(server: MCP) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 async def _read(server: MCP, program: Process, arrived: Any) -> None:
-    """Pass on what the program writes, one message in each line. Other lines are ignored."""
+    """Pass on the messages that the program writes, one per line. Other lines are ignored."""
     assert program.stdout is not None
     async with arrived:
         while True:
@@ -91,11 +91,11 @@ async def _write(program: Process, leaving: Any, arrived: Any) -> None:
             program.stdin.write(text.encode() + b"\n")
             await program.stdin.drain()
         return
-    await arrived.aclose()  # otherwise calls would wait for answers to what was not sent
+    await arrived.aclose()  # otherwise calls would wait for answers to messages that were not sent
 
 
 async def _note_errors(server: MCP, program: Process) -> None:
-    """Log the last of what the program writes to its standard error, at debug."""
+    """Log the end of the program's standard error, at debug level."""
     assert program.stderr is not None
     last = b""
     while piece := await program.stderr.read(64 * 1024):

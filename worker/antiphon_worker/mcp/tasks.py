@@ -1,7 +1,7 @@
 """Tasks of a server: the result of a call comes later.
 
-Between two looks at a task, the turn is suspended and holds neither a worker nor a connection. What was seen is in the
-journal, so that any worker continues.
+Between two polls of a task, the turn is suspended and holds neither a worker nor a connection. The state that was read
+is in the journal, so that any worker can continue.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from antiphon_worker.mcp.task_models import TaskParams, TaskRequest, TaskState
 from antiphon_worker.mcp.tools import content_of
 
 FIRST_POLL, LONGEST_POLL = 1.0, 300.0
-"""The shortest and the longest time between two looks at a task, in seconds."""
+"""The shortest and the longest time between two polls of a task, in seconds."""
 SHARE = 10
-"""A task that takes long is looked at after a tenth of the time that it has taken."""
+"""A task that takes long is polled again after a tenth of the time that it has taken."""
 LONGEST_TASK = 7 * 86_400.0
 UNREACHABLE = "unreachable"
 
@@ -38,7 +38,7 @@ Content: TypeAlias = str | list[Text | Image | File]
 
 
 class _Look(Struct):
-    """What the journal keeps of a look at a task."""
+    """What the journal keeps of one poll of a task."""
 
     status: str
     poll: float
@@ -80,7 +80,7 @@ class _Task:
         }  # fmt: skip
 
     async def update(self, responses: Any) -> str:
-        """Send answers, and return '' if they have arrived. Sent twice, they count once. Raises ``ToolError``."""
+        """Send answers, and return '' if they have arrived. Duplicates count once. Raises ``ToolError``."""
         try:
             async with self._use() as connection, asyncio.timeout(connection.server.connect_timeout):
                 await connection.request(self._about("tasks/update", responses), Result)
@@ -91,7 +91,7 @@ class _Task:
     async def result(self) -> Content | None:
         """Return the content of the result, which may be too large for the journal. Raises ``ToolError``.
 
-        None if the server cannot be reached.
+        Returns None if the server cannot be reached.
         """
         if self.content is None:
             await self.look()
@@ -112,7 +112,7 @@ def _content(state: TaskState, connection: Connection) -> Content:
 async def result_of_task(use: Use, pending: Pending, context: Context) -> Content:
     """Return the content of a task's result when it has ended. Suspends the turn until then. Raises ``ToolError``.
 
-    A server that cannot be reached is asked again, as long as the task may take.
+    A server that cannot be reached is polled again until the time limit of tasks.
     """
     durable, task = durable_of(context), _Task(use, pending.task, context)
     assert durable is not None
@@ -122,7 +122,7 @@ async def result_of_task(use: Use, pending: Pending, context: Context) -> Conten
         await durable.sleep(pause)
         waited += pause
         seen = _Look(**await durable.step("task", task.look, at_most_once=False))
-        # Where the journal goes on, the result could not be read.
+        # If the journal continues after this poll, the result could not be read.
         if seen.status == "completed" and not durable.repeats:
             content = await task.result()
             if content is not None:
@@ -145,7 +145,7 @@ async def cancel_task(use: AbstractAsyncContextManager[Connection], task: str) -
 
 
 def tasks_of(journal: Iterable[JournalEntry]) -> dict[str, str]:
-    """Return the tasks that calls have begun, by the ids of the calls."""
+    """Return the tasks that calls have started, by call id."""
     found: dict[str, str] = {}
     for entry in journal:
         if isinstance(entry, DurableResult) and entry.name == QUESTIONS:

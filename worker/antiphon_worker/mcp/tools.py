@@ -1,4 +1,4 @@
-"""The tools of a server as tools of agents. What a server says of them is untrusted: unusable ones are left out."""
+"""The tools of a server as tools of agents. Their descriptions are untrusted: unusable tools are left out."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RemoteTool(Tool[..., Any]):
     def bind(self, arguments: Arguments, context: Context) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments, and the context. Raises ``ToolArgumentsInvalid``.
 
-        Models also write null for what they leave out: it is left out where the schema does not accept it.
+        Models also write null for arguments that they omit: it is left out if the schema does not accept it.
         """
         given = arguments
         if reasons := misfits(arguments, self.parameters):
@@ -93,7 +93,7 @@ async def _accepts_all(**arguments: Any) -> Any:
 
 
 def usable_tools(server: MCP, listed: Sequence[Listed], credentials: Credentials) -> list[RemoteTool]:
-    """Return those tools of a list that agents may use, and that models can."""
+    """Return the tools of a list that agents may use, and that models can call."""
     found: dict[str, RemoteTool] = {}
     for one in listed:
         if not server.offers(one.name):
@@ -128,7 +128,7 @@ def _left_out(server: MCP, reason: str) -> None:
 
 
 def missing_tool(server: MCP, name: str, reason: str) -> Tool[..., Any]:
-    """Return a tool for a call that a turn still has, of a tool that its server does not list now."""
+    """Return a tool that raises ``reason``, for an unanswered call of a tool that its server does not list now."""
 
     async def call(**arguments: Any) -> Any:
         raise ToolRaised(reason)

@@ -25,7 +25,7 @@ from antiphon_worker.mcp.tasks import result_of_task, tasks_of
 from antiphon_worker.mcp.tools import Arguments, RemoteTool, content_of, missing_tool
 
 Note: TypeAlias = Callable[[MCP, Sequence[RemoteTool]], Awaitable[bool]]
-"""Compares the tools of a server with those that it had. Returns whether it could."""
+"""Compares the tools of a server with its earlier ones. Returns whether it could."""
 
 UNAVAILABLE = "These services cannot be used at the moment, and their tools are not available: {names}."
 
@@ -34,11 +34,11 @@ async def offer_tools(
     inp: LoopInput, servers: Sequence[MCP], tenant: str | None, user: str | None, journal: Iterable[JournalEntry],
     note: Note,
 ) -> None:  # fmt: skip
-    """Add the tools of these servers to those that the model may call. ``note`` receives each list that is new.
+    """Add the tools of these servers to those that the model may call. ``note`` receives each new list.
 
-    A server that cannot be used adds none, and a note names it for the model. Calls that the journal has, and whose
-    tools are not listed now, get an error result; those that wait for a task of the server go on. Raises
-    ``InvalidTool`` if another tool has a name of a server.
+    A server that cannot be used adds none, and a note names it for the model. Calls in the journal whose tools are not
+    listed now get an error result; if the server cannot be used, calls that wait for its tasks continue. Raises
+    ``InvalidTool`` if another tool has a name that belongs to a server.
     """
     names = {one.name for one in servers}
     others = [one.name for one in (*inp.tools, *inp.caller_tools)]
@@ -87,7 +87,7 @@ class _User:
         return []
 
     def unlisted(self, name: str, *, waits: bool) -> Tool[..., Any]:
-        """Return the tool for a call that a turn still has. If it ``waits`` for a task, it can without the list."""
+        """Return the tool for an unanswered call of a turn. If it ``waits`` for a task, it does not need the list."""
         if self.failure and waits:
             remote = name.removeprefix(f"{self.server.name}{BETWEEN}")
             return RemoteTool(self.server, remote, "", {"type": "object"}).bound(self._call)
