@@ -1,4 +1,4 @@
-"""Passages of turns as documents of a memory's store."""
+"""Chunks of turns as documents of a memory's store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STORE_SECONDS = 30.0
 
 
 class Documents:
-    """What an ``Indexer`` writes for a memory: the documents of each turn, under ids that are always the same."""
+    """The ``Work`` of an ``Indexer`` for a memory: the documents of each turn, under ids that never change."""
 
     at_once = 32
     lease_seconds = 60.0
@@ -46,7 +46,7 @@ class Documents:
         self._warned = False
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
-        """Return what Redis keeps of a turn: it differs with the passages, and with the key that encrypts them."""
+        """Return what Redis keeps of a turn: it changes with the chunks, and with the key that encrypts them."""
         if not self._seal.on:
             return text.digest
         count, _, digest = text.digest.partition(":")
@@ -68,7 +68,7 @@ class Documents:
             await self._index.delete(self._ids(plan.taken.session_id, turns))
 
     async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
-        """Return what the memory has of a turn that this one replaces, or None.
+        """Return the text of a turn in the memory that this one replaces, or None.
 
         Raises ``StoreUnavailable``.
         """
@@ -127,7 +127,7 @@ class Documents:
 
 
 def _ids(prefix: str, memory: Memory, session_id: str, turn: str) -> list[str]:
-    """All ids that documents of a turn may have."""
+    """Return all ids that documents of a turn may have."""
     return [document_id(prefix, memory, session_id, turn, number) for number in range(MOST_PASSAGES)]
 
 
@@ -141,13 +141,13 @@ class Index:
         self._in_threads = any(each.__name__ in _IN_THREADS for each in type(memory.store).__mro__)
 
     async def add(self, documents: Sequence[Document]) -> None:
-        """Write documents. Those with a known id replace the former ones."""
+        """Write documents. A document whose id exists is replaced."""
         if documents:
             sealed = [self._sealed(one) for one in documents]
             await self._ask("add_documents", sealed, ids=[one.id for one in documents])
 
     async def delete(self, ids: Sequence[str]) -> None:
-        """Delete documents. It is no error if there are none with these ids."""
+        """Delete documents. Ids without a document are ignored."""
         if ids:
             await self._ask("delete", list(ids))
 
@@ -156,7 +156,7 @@ class Index:
         return self._opened(await self._ask("get_by_ids", list(ids)))
 
     async def search(self, query: str, scope: str, count: int) -> list[Document]:
-        """Return the documents of a scope that are nearest to a text, whatever a store makes of the filter."""
+        """Return the documents of a scope that are nearest to a text, even if the store ignores the filter."""
         if self._ring is None:
             return await self._search(query, scope, count)
         from antiphon.memory.sealed import scope_of, sealed_text
@@ -185,7 +185,7 @@ class Index:
         )
 
     def _opened(self, documents: Sequence[Document]) -> list[Document]:
-        """Return the documents in plain text. With keys, those that do not open are left out, such as forged ones."""
+        """Return the documents in plain text. With keys, those that cannot be decrypted are left out."""
         if self._ring is None:
             return [*documents]
         from antiphon.memory.sealed import opened_text
@@ -225,7 +225,7 @@ def _tag(scope: str) -> Any:
 
 
 _IN_THREADS = ("PineconeVectorStore",)
-"""Stores whose asynchronous methods share a session that each call closes. Their others may be used from any thread."""
+"""Stores whose asynchronous methods share a session that each call closes. The others may be used from any thread."""
 _FILTERS = {"ElasticsearchStore": _terms, "InMemoryVectorStore": _function, "RedisVectorStore": _tag}
 
 

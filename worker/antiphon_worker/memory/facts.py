@@ -92,8 +92,8 @@ def learned(
 ) -> dict[str, StoredFact]:
     """Return the facts after a model's answer about these turns.
 
-    ``shown`` are the texts that it was shown, by their ids: it can change no others. What was said or written after a
-    turn stands: that turn does not change it. A turn that another worker has distilled meanwhile adds nothing more.
+    ``shown`` are the texts that it was shown, by their ids: it cannot change others. A turn does not change facts
+    that were stated or written after it. A turn from which another worker has extracted facts adds nothing.
     """
     after = dict(facts)
     last = max(turn.at for turn in turns)
@@ -120,7 +120,7 @@ def learned(
 def differences(
     before: Mapping[str, StoredFact], after: Mapping[str, StoredFact]
 ) -> dict[str, StoredFact | None]:
-    """Return what is to be written: None for a fact that goes."""
+    """Return the facts to write, with None for each fact to remove."""
     changed: dict[str, StoredFact | None] = {
         name: fact for name, fact in after.items() if before.get(name) != fact
     }
@@ -149,7 +149,7 @@ def _folded(text: str) -> str:
 
 
 def _new_id(source: FactSource, number: int) -> str:
-    """Return the same key if the same turn is extracted again."""
+    """Return an id that is the same if facts are extracted from the turn again."""
     whole = "\0".join([source.session_id, source.turn_id, source.digest, str(number)])
     return hashlib.sha256(whole.encode(errors="replace")).hexdigest()[:12]
 
@@ -174,10 +174,10 @@ INSTRUCTION = (
 
 
 class Distiller:
-    """What an ``Indexer`` makes of turns for a memory with ``facts``. Each turn is distilled once.
+    """The ``Work`` of an ``Indexer`` for a memory with ``facts``: extracts facts from each turn once.
 
-    The facts of a scope are changed as they were read. A turn that has left a fact is not distilled again, so that a
-    worker that dies after it has written costs nothing more. ``provider`` opens the model's provider.
+    The facts of a scope are changed only if they are still as they were read. A turn that supports a fact is not sent
+    to the model again, so a worker that dies after writing costs nothing more. ``provider`` opens the model's provider.
     """
 
     at_once = 4
@@ -202,13 +202,13 @@ class Distiller:
         self._prefix = next(iter(cells)).keys.deployment
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
-        """Return what Redis keeps of a turn: its scope, which a deleted session cannot tell, and what it says."""
+        """Return what Redis keeps of a turn: its scope, unknown once its session is deleted, and a digest."""
         tenant, session = text.tenant or taken.tenant, taken.session_id
         scope = self._memory.scope_key(self._prefix, tenant, text.agent, session, name=self._model.name)
         return f"{scope}:{text.digest}"
 
     async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
-        """Return None: facts keep their name when the embedding model changes, and are not distilled again."""
+        """Return None: facts keep their name when the embedding model changes, and are not extracted again."""
         return None
 
     async def write(self, plans: Sequence[Plan]) -> None:
@@ -242,13 +242,13 @@ class Distiller:
                 await self._distil(session, scope, texts[start : start + MOST_TURNS], self._held(plan, scope))
 
     async def _announced(self, plan: Plan) -> bool:
-        """Note the scopes of these turns: a deleted session cannot tell them. Returns False for a late worker."""
+        """Store the scopes of these turns for when their session is deleted. Returns False for a late worker."""
         scopes = {text.turn_id: f"{_scope_of(plan.indexed[text.turn_id])}:" for text in plan.texts}
         cell = self._cells.of_session(plan.taken.session_id)
         return not scopes or await announce_turns(cell, self.cursor, plan.taken, scopes)
 
     def _held(self, plan: Plan, scope: str) -> Held:
-        """Return the session if its server can check, while it writes these facts, that it is still held."""
+        """Return the session if the server that writes these facts can check that it is still held."""
         session = plan.taken.session_id
         if facts_home(self._cells, scope) is not self._cells.of_session(session):
             return NOT_HELD
@@ -280,12 +280,12 @@ class Distiller:
         turns: Sequence[Told],
         held: Held = NOT_HELD,
     ) -> None:
-        """Change the facts as they were read, and again where others were faster. A late worker changes nothing."""
+        """Change the facts, and retry if they have changed since they were read. A late worker changes nothing."""
         home = facts_home(self._cells, scope)
         for _ in range(TRIES):
             book: FactBook = await read_facts(home, scope)
             if turns and all(is_applied(book.facts, turn.source) for turn in turns):
-                return  # another worker has distilled these turns meanwhile
+                return  # another worker has extracted these turns' facts
             after = without_sources(book.facts, set(gone)) if gone else book.facts
             changes = differences(book.facts, after if change is None else change(after))
             if not changes or await write_facts(home, scope, book, changes, held) != "CHANGED":
@@ -293,7 +293,7 @@ class Distiller:
         raise StoreUnavailable("Other calls keep changing these facts: they are retried later.")
 
     async def _asked(self, shown: Mapping[str, str], texts: Sequence[TurnText]) -> Distilled:
-        """Ask the model. An answer that cannot be used is none. Raises the other errors of the provider."""
+        """Ask the model. An unusable or refused answer adds no facts. Raises the other errors of the provider."""
         provider = await self._provider(self._model.provider)
         request = ModelRequest(
             self._model.model, [Message.user(_question(shown, texts))],

@@ -1,8 +1,8 @@
-"""Takes finished turns to index them, and forgets what was deleted. Indexers of several workers share the sessions.
+"""Indexes finished turns, and forgets what was deleted. Indexers of several workers share the sessions.
 
-1. The script that ends a turn notes, in the same step, which memories are to index it.
-2. An indexer takes sessions with such turns for a time, and writes what is made of them: so that it may be repeated.
-3. It writes what stands in the index now. Whoever died before that has written what the next one writes again.
+1. The script that ends a turn also notes which memories are to index it.
+2. An indexer takes sessions with such turns for a limited time, and writes to the index. Writes can be repeated.
+3. It then notes in Redis what the index contains. If it dies before that, the next indexer writes the same again.
 4. A session that lost messages is compared with what the index has of it.
 
 While a store fails, nothing is lost: the sessions wait in Redis.
@@ -35,23 +35,23 @@ log = logging.getLogger("antiphon.memory")
 
 PAUSE_SECONDS = 0.5
 PART_OF_LEASE = 0.5
-"""For tries of one session after another. What begins then must end before the lease does."""
+"""For tries of one session after another. The last one must end before the lease does."""
 SCANNED_AT_ONCE = 500
 SETTLE_TRIES = 120
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 30.0
 REFUSED_SECONDS = 300.0
-"""So long a session waits that the store refuses, while it takes others."""
+"""How long a session waits that the store refuses while it accepts others."""
 
 
 def documents_of(cell: Cell, memory: Memory) -> Work:
-    """Return what is made of turns for a memory, which needs LangChain."""
+    """Return the work of an indexer for a memory, which needs LangChain."""
     from antiphon_worker.memory.documents import Documents
 
     return Documents(cell.keys.deployment, memory, cell.seal)
 
 
 class Indexer:
-    """Looks twice a second, and at once where there is more."""
+    """Looks for turns twice a second, and at once if there are more."""
 
     def __init__(self, cell: Cell, work: Memory | Work) -> None:
         self._cell = cell
@@ -75,7 +75,7 @@ class Indexer:
             await self._cell.redis.aclose()
 
     async def index_some(self) -> bool:
-        """Do what is due for some sessions. Returns False if there is none. Raises Redis' ``StoreError``."""
+        """Do what is due for some sessions. Returns False if there is none. Raises the ``StoreError`` of Redis."""
         work, replaced = self._work, self._work.replaces
         if replaced is not None and not self._ready:
             self._ready = await take_over(self._cell, work.cursor, replaced.name, SCANNED_AT_ONCE)
@@ -93,7 +93,7 @@ class Indexer:
         return bool(taken)
 
     async def _carry_out(self, plans: Sequence[Plan]) -> None:
-        """Do it all at once. If the store refuses that, do it session by session: one must not hold up the others."""
+        """Carry out all plans at once. If the store refuses, do so session by session: one must not delay others."""
         began = time.monotonic()
         if await self._done(plans):
             self._pause = FIRST_RETRY_SECONDS
@@ -130,7 +130,7 @@ class Indexer:
     async def _settle(self, plan: Plan) -> None:
         """Update Redis. Undo what was written after another worker had taken the session and forgotten it.
 
-        Until Redis has answered, nobody knows whether what was written may stay: so ask until it does.
+        Only Redis knows whether what was written may stay, so it is asked again until it answers.
         """
         for _ in range(SETTLE_TRIES):
             try:
@@ -139,7 +139,7 @@ class Indexer:
                     await self._work.undo(plan, late)
                 if late is not None:
                     return
-            except BaseException as exc:  # Redis or a store of anybody's is away
+            except BaseException as exc:  # Redis or the store is unavailable
                 if is_stop(exc):
                     raise
                 log.debug("session %s cannot be settled now: %s", plan.taken.session_id, text_of(exc))
@@ -190,8 +190,8 @@ class Indexer:
 
 
 def _some_of(taken: TakenSession, most: int | None) -> TakenSession:
-    """Return the session with no more new turns than this, unless it was cut: all of them are then compared with what
-    it has. Those that are left are taken once it is settled.
+    """Return the session with at most this many new turns, or with all if it was cut: they are then compared with its
+    history. The remaining turns are taken once it is settled.
     """
     if most is None or taken.cut:
         return taken

@@ -19,9 +19,9 @@ RECALL = "recall"
 
 
 class Memories:
-    """Which agent recalls from which memory. ``own`` is that of agents without one.
+    """Which agent recalls from which memory. ``own`` is the memory of agents without one.
 
-    Raises ``SettingsError`` if two memories have one name, or an agent with the tool has another one of that name.
+    Raises ``SettingsError`` if two memories share a name, or an agent with the tool has another tool of that name.
     """
 
     def __init__(self, own: Memory | None = None) -> None:
@@ -30,7 +30,7 @@ class Memories:
         self._named: dict[str, Memory] = {}
         self._with_facts: dict[str, Memory] = {}
         self.noted = ""  # further names under which turns of all agents wait
-        self.first_noted = ""  # and under which those of sessions without an answer do
+        self.first_noted = ""  # further names for turns of sessions without an answer
         if own is not None:
             self._check(own)
             self._know(own)
@@ -39,7 +39,7 @@ class Memories:
         return iter(self._named.values())
 
     def check_sealed(self) -> None:
-        """Raise ``SettingsError`` if the store of a memory would have in plain text what is encrypted elsewhere."""
+        """Raise ``SettingsError`` if the store of a memory would keep in plain text what is encrypted elsewhere."""
         for memory in self:
             from antiphon.memory.sealed import SealedEmbeddings
 
@@ -60,7 +60,7 @@ class Memories:
         return [RECALL] if any(memory.recall == "tool" for memory in self) else []
 
     def add(self, agent: Agent, spec: AgentSpec) -> None:
-        """Take in an agent with its memory."""
+        """Add an agent with its memory."""
         memory: Memory | None = getattr(agent, "memory", None) or self._own
         if memory is None:
             return
@@ -72,12 +72,12 @@ class Memories:
         self._know(memory)
 
     def of(self, agent: AgentSpec) -> Memory | None:
-        """Return the memory of an agent of the App, or None. An agent that came with a turn has none."""
+        """Return the memory of an agent of the App, or None. An inline agent has none."""
         known, memory = self._of_agents.get(agent.name or "", (None, None))
         return memory if known is agent else None
 
     def names(self, agent: AgentSpec) -> str:
-        """Return the names under which an agent's turns wait: of its memory, of its facts, and of what it replaces."""
+        """Return the names under which an agent's turns wait: of its memory, its facts, and replaced memories."""
         memory, names = self.of(agent), list[str]()
         if memory is not None and memory.facts is not None:
             names.append(fact_cursor(memory.facts.name))

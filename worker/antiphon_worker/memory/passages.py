@@ -1,4 +1,4 @@
-"""What of a turn is written to an index: chunks of its question and its answer, with ids that are always the same."""
+"""The text of a turn for an index: chunks of its question and its answer, with ids that never change."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SAYS = {"user": "User", "assistant": "Assistant"}
 
 
 class TurnText(Struct, frozen=True):
-    """The text of a turn, split into chunks. ``created`` is in ms since 1970. ``digest`` differs with the passages.
+    """The text of a turn, split into chunks. ``created`` is in ms since 1970. ``digest`` changes with the chunks.
 
-    Without a ``tenant``, it is that of its session.
+    Without a ``tenant``, its tenant is that of its session.
     """
 
     turn_id: str
@@ -42,7 +42,7 @@ class TurnText(Struct, frozen=True):
 
 
 def document_id(prefix: str, memory: Memory, session_id: str, turn_id: str, number: int) -> str:
-    """Return the id of a chunk's document: whoever writes it, and how often, it is one document."""
+    """Return the id of a chunk's document, which is the same each time that the chunk is written."""
     whole = msgspec.json.encode([prefix, memory.name, session_id, turn_id, number])
     return hashlib.sha256(whole).hexdigest()[:40]
 
@@ -60,7 +60,7 @@ def texts_of_turn(turn_id: str, messages: Sequence[Message]) -> TurnText | None:
 
 
 def texts_of_history(history: Sequence[Message]) -> dict[str, TurnText]:
-    """Return the texts of all turns of a history. An answer whose question was asked by a former turn has it, too."""
+    """Return the texts of all turns of a history. A question from an earlier turn is included with its answer."""
     found: dict[str, TurnText] = {}
     asked: list[Message] = []
     for turn_id, group in groupby(history, lambda message: message.turn_id):
@@ -75,7 +75,7 @@ def texts_of_history(history: Sequence[Message]) -> dict[str, TurnText]:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """Cut a text into passages, at the end of a line or a word where there is one."""
+    """Split a text into chunks, at the end of a line or a word if there is one."""
     while len(text) > PASSAGE_CHARACTERS:
         part = text[:PASSAGE_CHARACTERS]
         end = (
@@ -103,9 +103,9 @@ class Plan(NamedTuple):
 
 
 class Work(Protocol):
-    """What is made of finished turns. ``cursor`` is the name under which they wait in Redis.
+    """The work of an ``Indexer`` on finished turns. ``cursor`` is the name under which they wait in Redis.
 
-    ``write`` and ``undo`` may be called again for the same turns: then they do nothing more.
+    ``write`` and ``undo`` may be called again for the same turns, without further effect.
     """
 
     cursor: str

@@ -1,6 +1,6 @@
-"""Recalls passages for a turn: at its start, beside its input, or when the model asks with the tool ``recall``.
+"""Recalls chunks for a turn: at its start, with its input, or when the model calls the tool ``recall``.
 
-What Redis does not list as indexed is not shown, whatever the store still has: a deleted session is forgotten at once.
+Turns that Redis does not list as indexed are not shown, even if the store has them: a deleted session is gone at once.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _Reader(NamedTuple):
     whose: tuple[str | None, str | None]  # the tenant and the agent
     session_id: str
     shown: frozenset[str]
-    whole: bool  # of its own session, it is shown all
+    whole: bool  # the model is shown all of its session
     publish: Callable[[Event], None]
 
 
 class Recalls:
-    """What turns of this worker recall. ``cells`` finds where a session lives."""
+    """What turns of this worker recall. ``cells`` finds the cell of a session."""
 
     def __init__(self, cell: Cell, memories: Memories, cells: Cells) -> None:
         if cell.seal.on:
@@ -69,9 +69,9 @@ class Recalls:
         self, inp: LoopInput, turn: ClaimedTurn, agent: AgentSpec, history: LoadedHistory,
         publish: Callable[[Event], None],
     ) -> str:  # fmt: skip
-        """Give the turn its passages, or the tool to ask for them, where its agent has a memory.
+        """Give the turn its chunks, or the tool to ask for them, if its agent has a memory.
 
-        A memory that another one is to replace answers until that one has all of it. Returns the names of the memories
+        A memory that is being replaced answers until the new one has all of it. Returns the names of the memories
         that are to index the turn. Raises ``StoreError``.
         """
         noted = self._memories.noted
@@ -135,7 +135,7 @@ class _Recall:
         return Tool(recall)
 
     async def _found(self, reader: _Reader, query: str) -> str | None:
-        """Return facts and passages as text, or None if the memory does not answer in time."""
+        """Return facts and chunks as text, or None if the memory fails or does not answer in time."""
         try:
             async with asyncio.timeout(self._memory.timeout):
                 facts, searching = "", self._passages(reader, query)
@@ -145,7 +145,7 @@ class _Recall:
                     facts, found = await asyncio.gather(self._facts(reader, self._memory.facts), searching)
                 passages = _as_much([_passage(one) for one in found], self._memory.tokens - _tokens(facts))
                 return "\n\n".join(part for part in (facts, passages) if part)
-        except BaseException as exc:  # a store of anybody's: whatever it raises, the turn goes on
+        except BaseException as exc:  # whatever the store raises, the turn continues
             if is_stop(exc):
                 raise
             log.warning(
@@ -157,7 +157,7 @@ class _Recall:
             return None
 
     async def _facts(self, reader: _Reader, model: FactModel) -> str:
-        """Return what is known, the newest first, in at most half of the tokens."""
+        """Return the facts, newest first, in at most half of the tokens."""
         scope = self._memory.scope_key(
             self._cell.keys.deployment, *reader.whose, reader.session_id, name=model.name
         )
@@ -194,7 +194,7 @@ def _passage(document: Document) -> str:
 
 
 def _as_much(lines: Sequence[str], room: int, between: str = "\n\n") -> str:
-    """Return as many of the lines as there is room for, in tokens."""
+    """Return as many of the lines as fit into ``room`` tokens."""
     kept: list[str] = []
     for line in lines:
         room -= _tokens(line)

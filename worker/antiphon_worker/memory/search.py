@@ -25,7 +25,7 @@ class Searchable(Protocol):
 
 
 def check_search(archive: Searchable | None, *, sealed: bool) -> None:
-    """Raise ``SettingsError`` where ``App(search=True)`` cannot be served."""
+    """Raise ``SettingsError`` if ``App(search=True)`` cannot be served."""
     if sealed:
         raise SettingsError(
             "App(search=True) cannot be encrypted, because an index reveals the words of its turns: omit search=, or "
@@ -43,7 +43,7 @@ def check_search(archive: Searchable | None, *, sealed: bool) -> None:
 
 
 class SearchIndex:
-    """What an ``Indexer`` makes of turns for a search, in an index that exists. It leaves out child sessions."""
+    """The ``Work`` of an ``Indexer`` for a search, in an existing index. It leaves out child sessions."""
 
     cursor = SEARCH_CURSOR
     at_once = 32
@@ -55,11 +55,11 @@ class SearchIndex:
         self._archive = archive
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
-        """Return what Redis keeps of a turn: it differs with its text, and is empty for a turn that is left out."""
+        """Return what Redis keeps of a turn: it changes with its text, and is empty for a turn that is left out."""
         return "" if taken.child else text.digest
 
     async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
-        """Return None: this index replaces no other one."""
+        """Return None: this index replaces no other index."""
         return None
 
     async def write(self, plans: Sequence[Plan]) -> None:
