@@ -1,1 +1,1 @@
-"""What operators can observe of workers, on request: metrics, health and traces, without user content."""
+"""Metrics, health and traces of workers, without user content unless an operator asks for it."""

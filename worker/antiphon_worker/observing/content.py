@@ -1,4 +1,4 @@
-"""What spans show of messages, where an operator has asked for it, in the form of OpenTelemetry's conventions."""
+"""Messages in spans, if an operator has asked for them, in the form of OpenTelemetry's conventions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger("antiphon.traces")
 
 ALL = "all"
 Redact: TypeAlias = Callable[[str, Any], Any]
-"""Is given the name of an attribute and its value, and returns the value to export; None exports nothing."""
+"""Receives the name and value of an attribute, and returns the value to export; None exports nothing."""
 Show: TypeAlias = Callable[[ModelRequest, Message | None], None]
 
 
 class Content:
-    """Makes attributes of messages. ``redact`` decides on each; what it fails at is left out."""
+    """Converts messages to attributes. ``redact`` decides on each; those at which it fails are left out."""
 
     def __init__(self, redact: Redact | None = None) -> None:
         self._redact = redact
@@ -83,13 +83,13 @@ class Content:
 
 
 def question(messages: Sequence[Message]) -> list[Message]:
-    """Return the last message of a user: what the turn was asked."""
+    """Return the last user message: the question of the turn."""
     asked = [one for one in messages if one.role == "user"]
     return asked[-1:]
 
 
 def show_calls(app: App, show: Show) -> None:
-    """Let the providers of an App show what is sent to models, and what they answer."""
+    """Let the providers of an App show what is sent to models, and the answers."""
     opened = app.provider
 
     async def provider(name: str) -> Provider:
@@ -97,7 +97,7 @@ def show_calls(app: App, show: Show) -> None:
         plain = isinstance(cast("object", found), TurnFunction)
         return found if plain else cast("Provider", _Shown(found, show))
 
-    app.provider = provider  # type: ignore[method-assign]  # without the setting, nothing stands before a provider
+    app.provider = provider  # type: ignore[method-assign]  # without the setting, providers are not wrapped
 
 
 class _Shown:
@@ -138,7 +138,7 @@ class _ShownCall:
 
 
 def _plain(value: Any) -> Any:
-    """Return messages and parts as the conventions have them, and other values as they are."""
+    """Return messages and parts in the form of the conventions, and other values unchanged."""
     match value:
         case Message():
             return {"role": value.role, "parts": [_part(part) for part in value.parts]}
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    """Return a part of a message. The bytes of files are left out: a span is no place for them."""
+    """Return a part of a message. The bytes of files are left out: they do not belong in a span."""
     match part:
         case Text(text=text) | Refusal(text=text):
             return {"type": "text", "content": text}

@@ -1,4 +1,4 @@
-"""What may be a label of a metric or an attribute of a span: codes of our errors, and texts that look like names."""
+"""Decides what may be a metric label or span attribute: codes of our errors, and texts that look like names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _OWN = {"drained", "newer_release", "worker_crashed", "worker_died", "loop_stall
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text looks like a name: a service or a model may say anything."""
+    """Return whether a text looks like a name: a service or a model may send any text."""
     return _NAME.fullmatch(text) is not None
 
 
 @cache
 def codes() -> frozenset[str]:
-    """Return the codes of errors: an App may raise others, which could hold anything."""
+    """Return the codes of our errors: an App may raise others, which could contain anything."""
     return frozenset(_codes_below(AgentError) | _OWN)
 
 
 @cache
 def codes_of_providers() -> frozenset[str]:
-    """Return the codes of what a model service answers or causes."""
+    """Return the codes of errors that a model service returns or causes."""
     return frozenset(_codes_below(ProviderError))
 
 

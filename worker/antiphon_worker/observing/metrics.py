@@ -1,7 +1,7 @@
 """Prometheus metrics of the turns of a worker.
 
 The processes of a worker write into files of one folder, which the supervisor adds up: see ``prometheus_client``'s
-multiprocess mode. What a dead process has counted stays counted.
+multiprocess mode. The counts of a dead process are kept.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from antiphon_worker.observing.labels import codes, codes_of_providers, is_name
 
 _FIRST = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, ItemEvent)
 MOST_NAMES = 100
-"""So many models and providers have series of their own in a process: a service may call its models by new names."""
+"""How many models and providers have their own series in a process: a service may return any number of names."""
 _names: set[str] = set()
 _COMMANDS = {"EVALSHA", "EVAL", "HGET", "HMGET", "BLPOP"}
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
-# What belongs to a turn has the labels of its agent and its cell. An agent that came with its turn is "inline".
+# Metrics of a turn have the labels of its agent and its cell. An inline agent has the label "inline".
 TURNS = Counter("antiphon_turns", "Attempts at turns by how they ended", ["outcome", "code", "agent", "cell"])
 TURN_SECONDS = Histogram(
     "antiphon_turn_seconds", "How long attempts took from their claim", ["outcome", "agent", "cell"],
@@ -85,7 +85,7 @@ DEATHS = ("antiphon_worker_deaths", "Processes of workers that died, or were kil
 
 @cache
 def _series(metric: Any, *labels: str) -> Any:
-    """The series of a metric with these labels. There are as few as there are values of labels."""
+    """Return the series of a metric with these labels. There are few, because labels have few values."""
     return metric.labels(*labels)
 
 
@@ -140,7 +140,7 @@ class _Watch:
             self._of(PROVIDER_ERRORS, _name(provider), known).inc()
 
     def _of(self, metric: Any, *labels: str) -> Any:
-        """The series of a metric for this turn."""
+        """Return the series of a metric for this turn."""
         return _series(metric, *labels, self._agent, self._cell)
 
     def _first_delta(self) -> None:
@@ -161,7 +161,7 @@ class _Watch:
 
 
 def _name(text: str) -> str:
-    """A name that a label may have: what a service says is not a label until it looks like a name, and a few do."""
+    """Return the text as a label, or ``other`` if it does not look like a name or is one too many."""
     if text not in _names:
         if len(_names) >= MOST_NAMES or not is_name(text):
             return "other"

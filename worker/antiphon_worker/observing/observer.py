@@ -19,22 +19,22 @@ from antiphon_worker.app import App
 from antiphon_worker.settings import Settings
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable with which a supervisor tells its processes that it serves metrics, and where they put them."""
+"""The variable that a supervisor sets for its processes if it serves metrics: the folder to put them in."""
 
 
 class TurnWatch(Protocol):
     """Watches one attempt at a turn."""
 
     def opened(self, agent: AgentSpec, revision: Revision | None) -> None:
-        """See which agent runs the turn from now on. Agents of the App have a ``revision``, inline ones do not."""
+        """Note which agent runs the turn from now on. Agents of the App have a ``revision``, inline ones do not."""
         ...
 
     def event(self, event: Event) -> None:
-        """See an event before it is published; of the pieces of a delta only the first, without its text."""
+        """Note an event before it is published; of a delta, only the first piece is passed, without its text."""
         ...
 
     def end(self, outcome: str, code: str, provider: str) -> None:
-        """See how the attempt ended; ``code`` is that of the error, if there was one."""
+        """Note how the attempt ended; ``code`` is that of the error, if there was one."""
         ...
 
 
@@ -44,11 +44,11 @@ class Observer(Protocol):
     def begin(self, turn: ClaimedTurn) -> TurnWatch: ...
 
     def command(self, name: str, seconds: float) -> None:
-        """See a round trip to Redis."""
+        """Note a round trip to Redis."""
         ...
 
     def tool_changed(self, server: str) -> None:
-        """See that an MCP server has changed the description or schema of a tool."""
+        """Note that an MCP server has changed the description or schema of a tool."""
         ...
 
 
@@ -83,7 +83,7 @@ class _Several:
 
 
 def observer_of(settings: Settings, cell: str, app: App) -> Observer | None:
-    """Return what watches a process of this cell, or None if no setting asks for it.
+    """Return the observer of a process of this cell, or None if no setting asks for one.
 
     Raises ``MissingPackage`` and ``SettingsError``.
     """
@@ -100,7 +100,7 @@ def observer_of(settings: Settings, cell: str, app: App) -> Observer | None:
 
 
 def _telemetry(settings: Settings, app: App) -> Observer:
-    """Return what exports spans, and the metrics of model calls."""
+    """Return the observer that exports spans, and the metrics of model calls."""
     from antiphon.telemetry import meter_of_environment, tracer_of_environment
 
     tracer = tracer_of_environment("antiphon-worker", export=settings.traces)
@@ -131,7 +131,7 @@ def watch_redis(cell: Cell, observer: Observer | None) -> Cell:
 
 
 class Supervised(Protocol):
-    """What a supervisor knows of its processes. Any thread may ask."""
+    """What a supervisor knows of its processes. Any thread may use it."""
 
     @property
     def deaths(self) -> Mapping[tuple[str, str], int]: ...
@@ -143,9 +143,9 @@ class Supervised(Protocol):
 
 @contextmanager
 def serving_worker_status(settings: Settings, supervised: Supervised) -> Generator[None]:
-    """Serve the status while this lasts, if there is a ``status_port``. Raises ``SettingsError``.
+    """Serve the status within this context, if there is a ``status_port``. Raises ``SettingsError``.
 
-    With ``antiphon[metrics]``, processes that are started meanwhile count what their turns do.
+    With ``antiphon[metrics]``, processes that are started in this context count what their turns do.
     """
     if not settings.status_port:
         yield
@@ -166,7 +166,7 @@ def serving_worker_status(settings: Settings, supervised: Supervised) -> Generat
 
 
 def _metrics_app(settings: Settings, supervised: Supervised, folder: str) -> Any:
-    """The app of prometheus_client over all processes, or None without the package."""
+    """Return the app of prometheus_client for all processes, or None without the package."""
     if importlib.util.find_spec("prometheus_client") is None:
         return None
     os.environ[METRICS_FOLDER] = folder

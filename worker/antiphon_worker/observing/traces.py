@@ -56,10 +56,10 @@ class _Asked(msgspec.Struct):
 
 
 class Traces:
-    """The ``Observer`` that makes spans. Without ``content``, they hold ids, names and numbers only.
+    """The ``Observer`` that creates spans. Without ``content``, they contain only ids, names and numbers.
 
-    Within a turn of the ``app``, its span is the current one, and within a tool that of the tool: what they submit, and
-    what other instrumentation observes there, belongs to the same trace.
+    Within a turn of the ``app``, its span is the current one; within a tool, the tool's span is. Turns that they
+    submit, and what other instrumentation observes there, belong to the same trace.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Traces:
         return spans
 
     def command(self, name: str, seconds: float) -> None:
-        """Round trips to Redis are not traced as spans: there are too many."""
+        """Ignore round trips to Redis: there are too many for spans."""
 
     def tool_changed(self, server: str) -> None:
-        """A change of a tool has no span: it belongs to the server."""
+        """Ignore a changed tool: it belongs to the server, not to a turn."""
 
 
 class _TracedToolBox(ToolBox):
@@ -115,9 +115,9 @@ def _show(request: ModelRequest, answer: Message | None) -> None:
 
 
 class _Spans:
-    """The spans of one attempt. A span of something that went well has no status, as the conventions ask.
+    """The spans of one attempt. A span without an error has no status, as the conventions require.
 
-    An agent that a hand-off puts in charge has a span of its own, beside that of the agent before it.
+    An agent that a hand-off puts in charge has a span of its own, a sibling of the previous agent's span.
     """
 
     def __init__(self, traces: Traces, turn: ClaimedTurn) -> None:
@@ -144,8 +144,8 @@ class _Spans:
         self._within = self._parent
         self._token: Token[Any] | None = None  # of the current span before it
         self._agent: dict[str, Any] = {}  # its attributes
-        self._model: dict[str, Any] = {}  # that is asked: its attributes
-        self._asked: dict[str, Any] = {}  # with which parameters
+        self._model: dict[str, Any] = {}  # attributes of the model that is called
+        self._asked: dict[str, Any] = {}  # attributes for the parameters of its calls
         self._calling_since = now
         self._heard: int | None = None  # when the first piece of the answer came
         self._tools: dict[str, trace.Span] = {}
@@ -236,7 +236,7 @@ class _Spans:
         self._seen = (request, answer)
 
     def _begin_agent(self) -> None:
-        """Start the span of the agent in charge, which then is the current one of the turn."""
+        """Start the span of the agent in charge, and make it the current one of the turn."""
         name = self._agent.get("gen_ai.agent.name")
         self._span = self._tracer.start_span(
             f"invoke_agent {name}" if name else "invoke_agent", self._parent, SpanKind.INTERNAL,
@@ -265,7 +265,7 @@ class _Spans:
         _end(self._span, error)
 
     def _asks(self, provider: str, model: str) -> None:
-        """Note which model the next calls ask."""
+        """Note which model the next calls go to."""
         self._model = {
             "gen_ai.provider.name": _PROVIDERS.get(provider) or _name(provider),
             "gen_ai.request.model": _name(model),
@@ -293,7 +293,7 @@ class _Spans:
         self._model_call({}, code)
 
     def _model_call(self, attributes: dict[str, Any], error: str = "") -> None:
-        """Make the span of the call that began last, and note that the next one may begin."""
+        """Create the span of the call that began last, and note that the next one may begin."""
         began, heard, ended = self._calling_since, self._heard, time.time_ns()
         self._calling_since, self._heard = ended, None
         attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.stream": True} | self._model
@@ -325,7 +325,7 @@ def _trace_of(request: bytes) -> str:
 
 
 def _name(text: str) -> str:
-    """A name, if it looks like one: a model may call a tool by any text."""
+    """Return a name, or ``other`` if it does not look like one: a model may call a tool by any text."""
     return text if is_name(text) else "other"
 
 
