@@ -31,7 +31,7 @@ class Accident(Struct):
 async def kill_a_worker(
     cell: Cell, records: Sequence[SessionRecord], note: Callable[[str], None]
 ) -> Accident | None:
-    """Kill the process that holds most sessions while it answers. Return when all interrupted turns have continued.
+    """Kill the process that holds the most sessions while it answers. Return when all interrupted turns have continued.
 
     Returns None if every answer ended before a process could be killed.
     """
@@ -57,7 +57,7 @@ async def kill_a_worker(
 
 
 async def _victim(cell: Cell, records: Sequence[SessionRecord]) -> tuple[int, list[SessionRecord]] | None:
-    """Return the process that holds most sessions, one of them in the middle of an answer, or None at the end."""
+    """Return the process that holds the most sessions, one of them in the middle of an answer, or None at the end."""
     while not all(record.done for record in records):
         halfway = [record for record in records if record.halfway]
         answering = {record.session_id for record in halfway if record.answering(MID_ANSWER_CHARACTERS)}

@@ -47,7 +47,7 @@ def demo(argv: list[str]) -> int:
 
 
 def _play(options: argparse.Namespace) -> tuple[list[str], bool | None]:
-    """Show it, and return what came of each promise and whether all hold; None if it was stopped."""
+    """Run the demo, and return its report and whether all promises hold; None if it was stopped."""
     most = options.sessions if options.sessions or options.input else OWN_SESSIONS
     conversations = read_conversations(options.input, most)
     service = choose_service(options.provider, options.model)
@@ -78,7 +78,7 @@ def _play(options: argparse.Namespace) -> tuple[list[str], bool | None]:
 
 
 def _can_serve(asked: bool) -> bool:
-    """Whether the gateway's packages are installed. Raises ``MissingPackage`` if they are not and it is asked for."""
+    """Return whether the gateway's packages are installed. Raises ``MissingPackage`` if not, but ``asked`` for."""
     found = all(map(importlib.util.find_spec, ("uvicorn", "starlette")))
     if asked and not found:
         raise MissingPackage(
@@ -88,7 +88,7 @@ def _can_serve(asked: bool) -> bool:
 
 
 def _keep(stage: Stage) -> None:
-    """Let everything run until it is stopped."""
+    """Keep everything running until it is stopped."""
     print_wrapped(f"The page stays at {stage.page}. Ctrl-C ends it.")
     with suppress(KeyboardInterrupt):
         asyncio.run(_watch(stage))
@@ -116,7 +116,7 @@ async def _run(records: Sequence[SessionRecord], stage: Stage, screen: Screen, *
 
 
 def _let_sigterm_cancel() -> None:
-    """Let SIGTERM cancel the task that runs now."""
+    """Let SIGTERM cancel the current task."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

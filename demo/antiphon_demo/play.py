@@ -166,7 +166,7 @@ async def _kill(records: Sequence[SessionRecord], stage: Stage, screen: Screen) 
 
 
 async def _until_first(work: Coroutine[Any, Any, Any], *beside: Coroutine[Any, Any, None]) -> Any:
-    """Return the result of the work. Tasks beside it may only raise, and end with it."""
+    """Return the result of the work. The other tasks may only raise, and are cancelled when it ends."""
     tasks = [asyncio.ensure_future(one) for one in (work, *beside)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

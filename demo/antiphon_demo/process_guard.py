@@ -65,7 +65,7 @@ class Watchdog:
 
 
 class Guard:
-    """Starts processes in their own process groups and creates temporary folders. Leaving it removes all of them."""
+    """Starts processes in their own process groups and creates temporary folders. Leaving it stops and removes all."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[Any]] = []

@@ -47,7 +47,7 @@ class PlayedTurn(Struct):
 
 
 class Follower:
-    """Keeps all events that one subscriber received. Only its own task writes it."""
+    """Keeps all events that one subscriber received. Only the subscriber's task adds to it."""
 
     def __init__(self, notice: Callable[[Event], None] | None = None) -> None:
         self.events: list[Event] = []
@@ -108,7 +108,7 @@ class SessionRecord:
         return len(self.turns) > len(self.conversation.turns) // 2
 
     def answering(self, characters: int) -> bool:
-        """Return whether a worker runs a turn that has so many deltas and has not ended."""
+        """Return whether a worker runs a turn that has this many characters and has not ended."""
         turn = self.current
         return turn is not None and turn.attempt > 0 and turn.ended is None and len(turn.said) >= characters
 

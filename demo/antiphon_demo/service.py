@@ -45,7 +45,7 @@ def choose_service(
 
 
 def own_service_environment(base_url: str, openai_url: str) -> dict[str, str]:
-    """Return the environment with which a worker's SDKs find our own model server."""
+    """Return the environment that points a worker's SDKs to our own model server."""
     return {
         "OPENAI_API_KEY": "none-is-needed",
         "OPENAI_BASE_URL": openai_url,

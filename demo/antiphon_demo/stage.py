@@ -28,7 +28,7 @@ PAGE_PORT = 8700
 
 
 class Stage:
-    """Starts everything; ``guard`` ends it. ``page`` is the address of the page that shows it, '' if there is none."""
+    """Starts everything; ``guard`` ends it. ``page`` is the address of the operator dashboard, '' if there is none."""
 
     page = ""
 
@@ -47,7 +47,7 @@ class Stage:
         self._gateway: subprocess.Popen[bytes] | None = None
 
     async def set_up(self) -> None:
-        """Wait until the workers accept turns. Raises ``AgentError`` if they do not."""
+        """Start everything, and wait until the workers accept turns. Raises ``AgentError`` if they do not."""
         valkey = asyncio.to_thread(EmbeddedValkey, self._guard, self._folder / "valkey")
         served = asyncio.to_thread(self._start_model_server) if self._service.own else _nothing()
         embedded, environment = await asyncio.gather(valkey, served)
@@ -67,7 +67,7 @@ class Stage:
             raise AgentError(f"The workers were not ready in {READY_SECONDS:g} seconds.") from None
 
     async def _page_of(self, gateway: subprocess.Popen[bytes]) -> str:
-        """Return the address that this gateway prints; any other port is used if another program has taken ours."""
+        """Return the address that the gateway prints. If it cannot use our port, it is started on any free one."""
         while not (found := re.search(r"\[page\] (\S+)\n", self._gateway_log.read_text(errors="replace"))):
             if self._gateway is gateway and gateway.poll() is not None:
                 self._start_gateway(0)
@@ -76,7 +76,7 @@ class Stage:
         return found[1]
 
     async def watch(self) -> None:
-        """Raise ``AgentError`` when the workers have ended."""
+        """Raise ``AgentError`` when the workers or the gateway have ended."""
         while True:
             self._check()
             await asyncio.sleep(WATCH_SECONDS)

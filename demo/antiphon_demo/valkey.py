@@ -53,7 +53,7 @@ def redis(argv: list[str]) -> int:
 
 
 class EmbeddedValkey:
-    """A Valkey server that logs its writes in ``folder``, synced every second. It stops together with ``guard``."""
+    """A Valkey server that logs its writes in ``folder``, synced every second. It stops with ``guard``."""
 
     def __init__(self, guard: Guard, folder: Path, port: int | None = None) -> None:
         """Start it. Raises ``UsageError`` if the port is in use, ``MissingPackage`` and ``StoreError``."""

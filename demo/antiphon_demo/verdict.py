@@ -1,4 +1,4 @@
-"""The verdict of the demo: it checks G2 (history) and G5 (events) on what was recorded, and reports the figures."""
+"""The verdict of the demo: it checks G2 (history) and G5 (events) on the record, and reports the figures."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ MOST_SHOWN = 8
 def judge(performance: Performance, *, expected: Expected | None, kill: bool) -> tuple[list[str], bool]:
     """Return the lines to print, with the verdict last, and True if all guarantees held.
 
-    ``kill`` says that a worker should be killed; then a run without a killed worker proves nothing.
+    With ``kill``, a worker had to be killed: a run without a killed worker proves nothing, and fails.
     """
     records = performance.records
     others = [problem for record in records for problem in _ended_badly(record)]

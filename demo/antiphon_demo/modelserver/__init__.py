@@ -8,7 +8,7 @@ nothing else.
 ...     client = AsyncOpenAI(base_url=server.openai_url, api_key="any")
 
 ``python -m antiphon_demo.modelserver --pace 50`` runs one in a process of its own, and prints its URLs as
-a line of JSON. ``directives.py`` lists what a user's text can ask of it.
+a line of JSON. ``directives.py`` lists what a user's text can request.
 """
 
 from antiphon_demo.modelserver.answers import reply_to

@@ -19,7 +19,7 @@ from antiphon_demo.modelserver.directives import DEFAULT_LENGTH, Call, read_call
 
 
 def example_of(schema: Mapping[str, Any], text: str) -> Any:
-    """Return the same value every time. Strings without restrictions are ``text``."""
+    """Return an example of a JSON schema, the same every time. Strings without restrictions are ``text``."""
     return _example(schema, text, schema)
 
 
@@ -148,7 +148,7 @@ def reply_to(
 ) -> str:
     """Return the server's answer to these ``(role, text)``, which end with the user's text.
 
-    ``length`` is the server's default; a text can ask for another one. ``results`` are those of the tools that were
+    ``length`` is the server's default; a text can ask for another one. ``results`` are the results of the tools
     called since the last user turn.
     """
     conversation = Conversation()

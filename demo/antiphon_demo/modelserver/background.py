@@ -1,7 +1,7 @@
-"""Responses that are written in the background: they go on without a connection, and can be read again.
+"""Responses that are written in the background: they continue without a connection, and can be read again.
 
-As at OpenAI, ``POST /v1/responses`` with ``background`` and ``stream`` begins one, ``GET /v1/responses/{id}`` with
-``stream=true&starting_after=N`` sends the events after number N, and ``POST /v1/responses/{id}/cancel`` ends it.
+As in OpenAI's API, ``POST /v1/responses`` with ``background`` and ``stream`` starts one,
+``GET /v1/responses/{id}`` with ``stream=true&starting_after=N`` sends the events after number N, and ``POST /v1/responses/{id}/cancel`` ends it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PLAIN = b'"background":false'
 
 @dataclass(slots=True)
 class Response:
-    """A response with its events by their sequence numbers. ``sent`` is how many of them anyone has received, and
-    ``ends`` when all would have been sent."""
+    """A response with its events by sequence number. ``sent`` is how many of them any client has received, and
+    ``ends`` is when all would have been sent."""
 
     events: list[bytes]
     pace: float = 0.0
@@ -59,7 +59,7 @@ class Responses:
         self._known: dict[str, Response] = {}
 
     def begin(self, frames: Iterable[bytes], pace: float, fails: int | None = None) -> Response:
-        """Keep a response whose stream has these frames, or which fails after so many pieces."""
+        """Keep a response with this stream of frames, which fails after ``fails`` pieces, if given."""
         text = (
             b"".join(frames).replace(_PLAIN, b'"background":true').replace(b'"store":false', b'"store":true')
         )
@@ -74,7 +74,7 @@ class Responses:
         return response
 
     def find(self, path: str) -> tuple[Response | None, bool] | None:
-        """Return the response of a path, None where it is unknown, and whether it is to be cancelled."""
+        """Return the response of a path (None if it is unknown) and whether to cancel it, or None for other paths."""
         found = _PATH.fullmatch(path)
         return None if found is None else (self._known.get(found[1]), bool(found[2]))
 
@@ -84,7 +84,7 @@ def _response(frame: bytes) -> dict[str, Any]:
 
 
 def _failing(events: list[bytes], pieces: int) -> list[bytes]:
-    """Return the events of a response that fails after so many pieces of text. It costs what the whole one would."""
+    """Return the events of a response that fails after this many pieces of text. It costs as much as a whole one."""
     deltas = [place for place, one in enumerate(events) if b"_text.delta" in one]
     kept = events[: deltas[pieces] if pieces < len(deltas) else -1]
     error = {"code": "server_error", "message": "The model failed."}
@@ -94,7 +94,7 @@ def _failing(events: list[bytes], pieces: int) -> list[bytes]:
 
 
 def starting_after(query: str) -> int | None:
-    """Return the number after which a stream is to start, or None where no stream is asked for."""
+    """Return the number after which a stream is to start, or None if no stream is requested."""
     asked = parse_qs(query)
     if asked.get("stream") != ["true"]:
         return None

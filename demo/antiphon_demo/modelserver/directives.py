@@ -9,7 +9,7 @@ Anywhere in the text of the last user message:
 - ``fault:drop``: the connection breaks before any answer; ``fault:cut=5``: after five pieces;
 - ``fault:hang``: no answer; ``fault:hang=5``: silence after five pieces;
 - ``fault:error=5``: the format's own error event after five pieces;
-- ``fault:failed=5``: the same; a response in the background fails then, and has cost its tokens;
+- ``fault:failed=5``: the same; a background response fails then, and its tokens are counted;
 - ``fault:500*2``: two failures, then this conversation is served.
 
 The headers ``x-length``, ``x-pace``, ``x-first`` and ``x-fault`` mean the same and take precedence.
@@ -34,8 +34,8 @@ class Behaviour:
     time to each piece of text, as ``@`` and ``time.monotonic_ns()`` in 19 digits, which every process of this machine
     can compare. ``fault_rate`` is the share of requests with one of ``faults``, chosen by ``seed``. ``record`` is how
     many requests to keep in ``ModelServer.requests``. Of all requests, ``limit`` in ``limit_seconds`` are answered and
-    the others get a 429; 0 is no limit. ``limit_told`` says whether the headers tell of it. Without
-    ``background_kept``, responses in the background cannot be read again; without ``background_streams``, only whole.
+    the others get a 429; 0 means no limit. ``limit_told`` is true if the headers report the limit. Background
+    responses cannot be read again without ``background_kept``, and only as a whole without ``background_streams``.
     """
 
     pace: float = 0.0
@@ -57,7 +57,7 @@ class Behaviour:
 class Fault:
     """``kind`` is a status, ``drop``, ``cut``, ``hang``, ``error`` or ``failed``.
 
-    ``times`` is how often, None for always.
+    ``times`` is how often it occurs, None for always.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Fault:
 
     @property
     def pieces(self) -> int | None:
-        """After how many pieces of a stream the fault occurs, or None for before the answer."""
+        """After how many pieces of a stream the fault occurs, or None if it occurs before the answer."""
         if self.kind in ("cut", "error", "failed"):
             return self.value or 0
         return self.value if self.kind == "hang" else None

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings as the model server answers them: vectors of words, the same for the same text."""
+"""OpenAI's embeddings in the model server: word vectors, the same for the same text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIMENSIONS = 512
 
 
 def embeddings(body: dict[str, Any]) -> dict[str, Any] | None:
-    """Answer a request of ``/v1/embeddings``, or return None if its input is not text. A list of numbers is a text."""
+    """Answer a request of ``/v1/embeddings``, or return None if its input is not text. A list of numbers is text."""
     asked: Any = body.get("input")
     texts: list[Any] = [asked] if _is_text(asked) or not isinstance(asked, list) else cast("list[Any]", asked)
     if not texts or not all(map(_is_text, texts)):

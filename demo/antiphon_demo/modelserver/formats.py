@@ -51,7 +51,7 @@ def new_id(prefix: str) -> str:
 
 
 def at(value: Any, *names: str) -> Any:
-    """Return the value under these names, one inside the other, or None."""
+    """Return the value at this path of nested names, or None."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -8,9 +8,9 @@ from email.utils import format_datetime
 
 
 class RateLimit:
-    """Lets ``calls`` requests in ``seconds`` through, continuously replenished. 0 calls are no limit.
+    """Lets ``calls`` requests through in ``seconds``, continuously replenished. 0 calls mean no limit.
 
-    ``told`` says whether the headers tell of it, besides ``retry-after-ms``.
+    ``told`` is true if headers other than ``retry-after-ms`` report it.
     """
 
     def __init__(self, calls: int, seconds: float, *, told: bool) -> None:
@@ -21,7 +21,7 @@ class RateLimit:
         self._at = time.monotonic()
 
     def take(self) -> float | None:
-        """Count a request. Returns the seconds to wait where it is one too many, and None where it is not."""
+        """Count a request. Returns the seconds to wait if it is one too many, else None."""
         if not self._calls:
             return None
         now = time.monotonic()
@@ -32,7 +32,7 @@ class RateLimit:
         return None
 
     def headers(self, path: str, wait: float | None) -> dict[str, str]:
-        """The headers of an answer. Anthropic's path has names and times of its own."""
+        """Return the headers of an answer. Anthropic's path has its own header names and time format."""
         found = {} if wait is None else {"retry-after-ms": f"{wait * 1000:.0f}"}
         if not self._calls or not self._told:
             return found

@@ -32,7 +32,7 @@ _FORMATS: tuple[Format, ...] = (Chat(), Responses(), Messages())
 @dataclass(slots=True)
 class Statistics:
     """Counts since the start. ``abandoned`` counts streams whose client disconnected before the end,
-    ``limited`` requests over the rate limit, ``background`` responses that were begun in the background.
+    ``limited`` requests over the rate limit, ``background`` responses that were started in the background.
     """
 
     connections: int = 0
@@ -139,7 +139,7 @@ class ModelServer:
     def _answer_background(
         self, connection: Connection, request: Request, response: background.Response | None, cancel: bool
     ) -> None:
-        """Answer a request about a response that was begun before."""
+        """Answer a request about a response that was started before."""
         if response is None:
             connection.respond(404, encode(_FORMATS[1].error(404, "There is no such response.")))
             return
@@ -231,7 +231,7 @@ class ModelServer:
         return fault
 
     def _fail(self, connection: Connection, form: Format, fault: Fault) -> None:
-        """Fail in place of an answer."""
+        """Fail instead of answering."""
         if fault.status is None:
             if fault.kind != "hang":
                 connection.close()
