@@ -1,7 +1,8 @@
 """Responses that are written in the background: they continue without a connection, and can be read again.
 
 As in OpenAI's API, ``POST /v1/responses`` with ``background`` and ``stream`` starts one,
-``GET /v1/responses/{id}`` with ``stream=true&starting_after=N`` sends the events after number N, and ``POST /v1/responses/{id}/cancel`` ends it.
+``GET /v1/responses/{id}`` with ``stream=true&starting_after=N`` sends the events after number N, and
+``POST /v1/responses/{id}/cancel`` ends it.
 """
 
 from __future__ import annotations

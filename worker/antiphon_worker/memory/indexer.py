@@ -130,7 +130,7 @@ class Indexer:
     async def _settle(self, plan: Plan) -> None:
         """Update Redis. Undo what was written after another worker had taken the session and forgotten it.
 
-        Only Redis knows whether what was written may stay, so it is asked again until it answers.
+        Only Redis knows whether what was written may stay, so it is asked up to ``SETTLE_TRIES`` times.
         """
         for _ in range(SETTLE_TRIES):
             try:
