@@ -1,1 +1,1 @@
-"""Metrics, health and traces of workers, without user content unless an operator asks for it."""
+"""What operators can observe of workers, on request: metrics, health and traces, without user content."""
