@@ -214,7 +214,7 @@ def test_a_tool_shows_how_far_it_is_and_waits_for_an_approval(operation):
     page.shows("#list", "Suspended")
     page.driver.refresh()
     page.shows(".call:nth-of-type(2)", "refund waits for your approval.")
-    page.find(".change summary").click()
+    page.click(".change summary")
     page.find(".change textarea").clear()
     page.find(".change textarea").send_keys('{"text": "less"}')
     page.press("Approve")
@@ -294,7 +294,7 @@ def test_the_sub_agents_of_a_turn_are_shown_while_they_run(operation):
     assert page.run(PROBLEMS) == []
     stage.open("g")
     page.shows(".tree", "understudy", "Finished", "tokens")
-    page.find(".tree a").click()
+    page.click(".tree a")
     page.shows("#turns", "gate:g Look it up")
     assert page.run("return location.hash").startswith("#/sessions/child-")
     page.open("#/sessions/s")
@@ -759,7 +759,7 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
     page.open("#/overview")
     page.shows("#overview", "Failed in the last week", "provider_rejected")
     assert page.run(READ_ABOUT, "agents") == []
-    page.find("#overview details summary").click()
+    page.click("#overview details summary")
     page.shows("#overview", "Agents", "Revision", "Feedback", "$0.0000")
     assert {one.rpartition("/")[2] for one in page.run(READ_ABOUT, "agents")} == {"agents", "agents.js"}
     operation.call(
@@ -768,7 +768,7 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
     for number in range(60):  # more than a page of the list
         operation.call("PUT", f"/budgets/user?tenant=acme&name=u{number}", {"budgets": [{"tokens": 7}]})
     assert page.run(READ_ABOUT, "budgets") == []
-    page.find("#overview details:last-child summary").click()
+    page.click("#overview details:last-child summary")
     page.shows("#overview", "acme", "$5.00 per day", "100 tokens per month", "$0.00 (0 %)")
     page.shows("#overview", *(f"acme / u{number}" for number in range(60)))
     operation.call("PUT", "/budgets/tenant?name=acme", {"budgets": None})
@@ -786,7 +786,7 @@ def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of
     page.driver.switch_to.active_element.send_keys("\ue00c")
     assert page.run("return document.querySelectorAll('dialog[open]').length") == 0
     page.press("Requeue all")
-    page.find("dialog[open] .main").click()
+    page.click("dialog[open] .main")
     page.shows("#notices", "2 turns run again.")
     page.shows("#filters", "Failed 1")
     assert [one["session_id"] for one in operation.call("GET", "/failed")["turns"]] == ["c"]
@@ -835,7 +835,7 @@ def test_every_part_can_be_read_named_and_focused_on_each_screen(operation, widt
             picture(page, f"live-{width}-{scheme}-{route.replace('/', '-')}")
             assert page.run(PROBLEMS) == [], route
             assert [one for one in focused_by_tab(page.driver, 14) if not one[1]] == [], route
-        page.press("New session") if width > 600 else page.run("document.getElementById('new').click()")
+        page.press("New session") if width > 600 else page.click("#new")
         picture(page, f"live-{width}-{scheme}-dialog")
         assert page.run(PROBLEMS) == []
         page.driver.switch_to.active_element.send_keys("\ue00c")

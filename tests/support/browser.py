@@ -74,6 +74,11 @@ class Page:
     def find(self, selector: str) -> Any:
         return self.driver.find_element("css selector", selector)
 
+    def click(self, selector: str) -> None:
+        """Click on the first element of a selector as soon as there is one."""
+        click = "const one = document.querySelector(arguments[0]); one?.click(); return one !== null"
+        wait_until(lambda: self.run(click, selector), 20, f"there is {selector}")
+
     def text(self, selector: str) -> str:
         """Return the visible text of the elements of a selector."""
         return self.run(
