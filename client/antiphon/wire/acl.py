@@ -1,4 +1,4 @@
-"""What a Redis user of each role may do, as rules of an ACL: keys, channels and commands, and nothing else."""
+"""ACL rules for the Redis user of each role: the only keys, channels and commands that it may use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Role = Literal["worker", "client", "operator", "subscriber"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _NAME = re.compile(r"[\w.-]+\Z")
-# Scripts are the only way to write: no other commands of @scripting, and none that harms the server.
+# No commands that can harm the server, and of @scripting only those that run scripts.
 _WRITES = ("+@all", "-@admin", "-@dangerous", "-@scripting", "+eval", "+evalsha", "+script|load")
-# What a reader of events and of the history sends. It lists no keys and runs no scripts.
+# The commands that a reader of events and the history sends: none lists keys or runs scripts.
 _READS = (
     "-@all", "+hmget", "+hgetall", "+xrange", "+lrange", "+llen", "+multi", "+exec", "+discard", "+subscribe",
     "+unsubscribe", "+ping", "+auth", "+hello", "+select", "+quit",
@@ -34,9 +34,9 @@ def user_rule(
 ) -> str:
     """Return the name and the rules of a user, for ``ACL SETUSER`` or after ``user`` in an ACL file.
 
-    The password stands in it as its SHA-256 hash. ``sessions`` is the prefix of a subscriber's session ids,
-    in this database. Raises ``UsageError`` if the name is none that an ACL file can hold, or if ``sessions`` and the
-    role do not fit.
+    They contain the SHA-256 hash of the password. ``sessions`` is the prefix of a subscriber's session ids in this
+    database. Raises ``UsageError`` if an ACL cannot hold the name, ``prefix`` or ``sessions``, or if ``sessions`` does
+    not fit the role.
 
     >>> user_rule("subscriber", "acme", "secret", sessions="acme-").split()[4:7]
     ['~ant:session:acme-*', '~ant:history:acme-*', '~ant:events:acme-*']
@@ -69,5 +69,5 @@ def _scope(role: Role, prefix: str, sessions: str, database: int) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """The pattern that only this text matches."""
+    """Return the pattern that matches only this text."""
     return re.sub(r"[*?\[\\]", r"\\\g<0>", text)

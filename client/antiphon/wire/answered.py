@@ -1,4 +1,4 @@
-"""What the messages to turns that wait have answered, so that a message that is sent again answers nothing else."""
+"""What each message to a suspended turn has answered, so that a repeated message answers nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Answered(Struct):
 
 
 async def keep_answered(cell: Cell, turn_id: TurnId, message: str, answered: Answered) -> Answered:
-    """Keep what a message answers, as long as the turn. Returns what it answered first.
+    """Keep what a message answers for as long as the turn. Returns what it answered the first time.
 
     Raises ``TurnNotFound``, ``CorruptRecord`` and ``StoreError``.
     """

@@ -1,4 +1,4 @@
-"""The steps of the archiver and of restoring workers in a cell: one script each, with its answers as values."""
+"""The steps of the archiver, and of workers that restore sessions: one script each, with its answers as values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Late(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """This session ends soon and must be saved. ``left_ms`` is the time that it had left to live."""
+    """This session ends soon and must be saved. ``left_ms`` is its remaining time to live."""
 
     session_id: SessionId
     version: bytes
@@ -94,7 +94,7 @@ async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
 
 
 def open_ending(cell: Cell, ending: Ending) -> Ending:
-    """Return a session that is to be saved with what is sealed in it. Raises ``KeyMissing`` and ``SealBroken``."""
+    """Return a session that is to be saved, decrypted. Raises ``KeyMissing`` and ``SealBroken``."""
     session = ending.session_id
     fields = cell.seal.open_fields(session, SESSION, ending.fields)
     history = cell.seal.open_all(session, "message", ending.history)
@@ -128,8 +128,8 @@ async def forgotten(cell: Cell, session_id: SessionId) -> None:
 
 
 async def is_deleted(cell: Cell, session_id: SessionId) -> bool:
-    """Return whether the session was deleted, so that what the archive has of it is not its past. It stays true until
-    the copy is gone, and for a minute at least.
+    """Return whether the session was deleted, so that its archived copy is not part of its history. This stays true
+    until the copy is gone, and for at least a minute.
     """
     return await asked(cell.redis.zscore(cell.keys.forget, session_id)) is not None
 
@@ -143,7 +143,7 @@ async def restore_session(
     messages: Sequence[bytes],
     refuse: Refusal,
 ) -> Restored:
-    """Insert the fields and messages of the store before those of the session, once in its life."""
+    """Insert the archived fields and messages before those of the session, once in its lifetime."""
     flat = flat_fields(cell, session_id, fields)
     sealed = cell.seal.seal_all(session_id, "message", messages)
     match await cell.run("archiving/restore", session_id, fence, refuse, len(fields), *flat, *sealed):

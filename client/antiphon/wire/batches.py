@@ -17,25 +17,25 @@ from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import ClaimedTurn, pairs, readable
 
 MOST_BYTES = 64 * 1024 * 1024
-"""The requests of one batch, as they are stored."""
+"""The most bytes that the stored requests of one batch may have."""
 KEPT_MS = 2 * 24 * 3_600_000
 """How long a step is kept after its deadline: longer than a service keeps a batch open."""
 LABEL_BYTES = 16
 UNSURE = "?"
 ACCOUNTS = "batch accounts"
-"""The place of the digests of accounts, which are keyed where content is encrypted."""
+"""The place that digests of accounts belong to; they are keyed if content is encrypted."""
 ANSWER, ERROR = "answer", "error"
-"""What a decision has about a step: the service's answer in JSON, or why there is none."""
+"""The arguments of a decision about a step: the service's answer as JSON, or the reason why there is none."""
 
 Delivered: TypeAlias = Literal["DELIVERED", "LATER", "GONE"]
 What: TypeAlias = Literal["sending", "sent", "running", "later", "unread", "another", "again", "over"]
 
 
 class Group(NamedTuple):
-    """What the steps of one batch have in common. ``headers`` are those of their requests, as sorted pairs.
+    """What the steps of one batch have in common. ``headers`` are their request headers, as sorted pairs.
 
-    ``account`` is a digest of the service's address and of the key: only workers with both can send the batch and read
-    its answers.
+    ``account`` is a digest of the service's address and key: only workers with both can send the batch and read its
+    answers.
     """
 
     provider: str
@@ -61,10 +61,10 @@ class Group(NamedTuple):
 class TakenBatch(NamedTuple):
     """A batch that this worker holds under a fence. ``service_id`` is '' until it is known to be sent.
 
-    It begins with ``UNSURE`` if the batch was found at the service and may be another one; ``others`` are the ids of
-    those that were. ``sending`` is the number of requests with which it may have been sent, 0 if it was not.
-    ``round`` counts how often the service has refused it for now, ``unread`` how many answers about it were
-    unreadable. ``created`` is in ms since 1970. ``steps`` are those of ``all_steps`` whose turns still need an answer.
+    The id begins with ``UNSURE`` if the batch was found at the service and may be a different one; ``others`` are the
+    ids of batches found to be different. ``sending`` is the number of requests it had if it was sent, or 0 if it was
+    not. ``round`` counts temporary refusals by the service, ``unread`` unreadable answers about the batch. ``created``
+    is in ms since 1970. ``steps`` contains the steps in ``all_steps`` whose turns still need an answer.
     """
 
     name: str
@@ -86,12 +86,12 @@ class TakenBatch(NamedTuple):
 
     @property
     def unsure(self) -> bool:
-        """Whether the batch of this id at the service may be another one."""
+        """Whether the batch with this id at the service may be a different one."""
         return self.service_id.startswith(UNSURE)
 
     @property
     def label(self) -> str:
-        """The name that the service stores, by which the batch is found again."""
+        """The name that the service stores with the batch, to find it again."""
         return f"{self.name}.{self.round}"
 
 
@@ -99,9 +99,9 @@ async def collect(
     cell: Cell, turn: ClaimedTurn, step_id: str, wait_id: str, group: Group, body: bytes, *,
     seconds: float, size: int, lasts: float,
 ) -> bool:  # fmt: skip
-    """Keep the request of a step until it is sent: after ``seconds``, or once there are ``size`` of its group.
+    """Keep the request of a step until it is sent: after ``seconds``, or once its group has ``size`` steps.
 
-    ``lasts`` is how many seconds the turn waits for it. Returns False if another fence is in force.
+    ``lasts`` is how many seconds the turn waits for the answer. Returns False if another fence is in force.
     Raises ``StoreError``.
     """
     sealed = cell.seal.seal(turn.session_id, "batched", body)
@@ -114,10 +114,10 @@ async def collect(
 async def take_batch(
     cell: Cell, label: str, accounts: Sequence[str], *, lease_ms: int, size: int
 ) -> tuple[TakenBatch | None, bool]:
-    """Take a batch that is due, or make one called ``label``. Also returns whether any will be due.
+    """Take a batch that is due, or create one named ``label``. Also returns whether any will be due.
 
-    Only batches of these ``accounts`` are taken: a provider's name, with a space and the account of the group if it
-    has one. Raises ``StoreError`` and ``CorruptRecord``.
+    Only batches of these ``accounts`` are taken. An account is a provider's name, followed by a space and the group's
+    account if it has one. Raises ``StoreError`` and ``CorruptRecord``.
     """
     answer = await cell.run("batches/take", label, lease_ms, size, MOST_BYTES, KEPT_MS, *accounts)
     match answer:
@@ -144,7 +144,7 @@ def _batch(
 
 
 async def requests_of(cell: Cell, steps: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Read the requests of these steps. Those that are gone or cannot be decrypted are left out.
+    """Read the requests of these steps, except those that are gone or cannot be decrypted.
 
     Raises ``StoreError``.
     """
@@ -162,9 +162,9 @@ async def requests_of(cell: Cell, steps: Sequence[str]) -> list[tuple[str, bytes
 async def note(
     cell: Cell, batch: TakenBatch, what: What, said: str | int = "", *, seconds: float = 0.0
 ) -> bool:
-    """Note what became of a batch, which is due again after ``seconds``. Returns False if another worker holds it.
+    """Record what became of a batch, which is due again after ``seconds``. Returns False if another worker holds it.
 
-    ``said`` is the number of requests that it is ``sending``, or its id as it was ``sent`` or found as ``another``.
+    ``said`` is the number of requests for ``sending``, and the id of the service's batch for ``sent`` and ``another``.
     Raises ``StoreError``.
     """
     return await cell.run_held(
@@ -173,7 +173,7 @@ async def note(
 
 
 async def deliver(cell: Cell, step_id: str, *, answer: str = "", error: str = "") -> Delivered:
-    """Deliver the answer of a step to its turn, or why there is none. Raises ``StoreError``."""
+    """Deliver to its turn the answer of a step, or the reason why there is none. Raises ``StoreError``."""
     ((session, wait),) = await fields_of(cell, [cell.keys.batch_step(step_id)], "session", "wait")
     if session is None or wait is None:
         return "GONE"
@@ -189,7 +189,7 @@ async def deliver(cell: Cell, step_id: str, *, answer: str = "", error: str = ""
 
 
 async def leave(cell: Cell, step_id: str, group: Group) -> bool:
-    """Do not send a step, or drop its answer. Returns whether it is in a batch already. Raises ``StoreError``."""
+    """Do not send a step, or drop its answer. Returns whether it is already in a batch. Raises ``StoreError``."""
     match await cell.run("batches/leave", step_id, str(group)):
         case [b"SENT"]:
             return True

@@ -25,7 +25,7 @@ WOKEN_AT_ONCE = 500
 class Payer(NamedTuple):
     """A scope that pays for a turn: its kind, its name, and the budgets that the App declares for it.
 
-    ``turn_id`` and ``session_id`` are those of a turn above a child, where that has the ledgers of turn and session.
+    ``turn_id`` and ``session_id`` identify the turn above a child turn if that turn has the turn and session ledgers.
     """
 
     scope: str
@@ -36,9 +36,9 @@ class Payer(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A model call of a turn and what it may use at most. ``cost`` is in nano-dollars, None without a price.
+    """A model call of a turn and the most it may use. ``cost`` is in nano-dollars, None without a price.
 
-    ``number`` counts the calls under one fence. What it holds is given back after ``lasts_ms``, at the latest.
+    ``number`` counts the calls under one fence. Its holds are released after ``lasts_ms`` at the latest.
     """
 
     turn_id: TurnId
@@ -57,9 +57,9 @@ class Reserved(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Other calls hold what is left of this ledger: ask again.
+    """Other calls hold the rest of this ledger: ask again.
 
-    ``away`` are calls in batches that hold a part of it and whose turns are not in the ledger's cell.
+    ``away`` are calls in batches that hold a part of it and whose turns are outside the ledger's cell.
     """
 
     ledger: str = ""
@@ -80,11 +80,11 @@ class Reached(NamedTuple):
 
 
 class Unpriced(NamedTuple):
-    """A cost is limited, and the model has no price."""
+    """A cost is limited, but the model has no price."""
 
 
 class Outdated(NamedTuple):
-    """A later attempt at the turn has asked."""
+    """A later attempt at the turn has already asked."""
 
 
 Answer: TypeAlias = Reserved | Busy | Reached | Unpriced | Outdated
@@ -93,9 +93,10 @@ Answer: TypeAlias = Reserved | Busy | Reached | Unpriced | Outdated
 async def reserve(
     cell: Cell, call: Call, payers: Sequence[tuple[Payer, str]], *, switched: bool = False
 ) -> Answer:
-    """Hold what a call may use at most, in all budgets of these payers or in none. Raises ``StoreError``.
+    """Hold the most that a call may use, in all budgets of these payers or in none. Raises ``StoreError``.
 
-    Of a payer this cell has the ledgers of ``inner`` budgets (of a turn or session), of ``outer`` ones, or ``all``.
+    Each payer comes with the part of its ledgers that this cell has: those of ``inner`` budgets (of a turn or session),
+    those of ``outer`` budgets, or ``all``.
     """
     answer = await _reserve(cell, call, payers, call.lasts_ms, switched)
     match answer:
@@ -127,7 +128,7 @@ def _call_of(turn_id: str, held: str) -> Call:
 
 
 async def ledgers_of(cell: Cell, call: Call, payers: Sequence[tuple[Payer, str]]) -> list[str]:
-    """Return the ledgers in which a call may hold something, and hold nothing. Raises ``StoreError``."""
+    """Return the ledgers in which a call may hold something, without holding anything. Raises ``StoreError``."""
     match await _reserve(cell, call, payers, "", switched=False):
         case [b"RESERVED", ledgers]:
             return [text_of(ledger) for ledger in ledgers]
@@ -155,7 +156,7 @@ async def _reserve(
 async def capture(
     cell: Cell, call: Call, ledgers: Sequence[str], *, cost: int, tokens: int, estimated: bool = False
 ) -> None:
-    """Settle a call: what it has used takes the place of what it holds. Repeating it does nothing.
+    """Settle a call: replace what it holds with what it has used. Repeating it does nothing.
 
     Raises ``StoreError``.
     """
@@ -174,10 +175,10 @@ async def capture(
 
 
 async def note_waiting(cell: Cell, call: Call, scope: str, name: str) -> bool:
-    """Note in a turn's cell for whose budget it will wait, so that a change of that budget wakes it.
+    """Note in a turn's cell whose budget it will wait for, so that a change of that budget wakes it.
 
-    The caller asks once more after that: a change before the note wakes nothing. Returns whether the turn is
-    still held under this fence. Raises ``StoreError``.
+    The caller must ask once more afterwards, because a change before the note does not wake the turn. Returns whether
+    the turn is still held under this fence. Raises ``StoreError``.
     """
     return await cell.run_held(
         b"NOTED", "budgets/note", call.session_id, call.turn_id, call.fence, f"{scope} {_hash(name)}"
@@ -185,7 +186,7 @@ async def note_waiting(cell: Cell, call: Call, scope: str, name: str) -> bool:
 
 
 async def wake_waiting(cell: Cell, scope: str, name: str) -> None:
-    """Let the turns of this cell ask again that wait for budgets of a name, '' for all names of the scope.
+    """Wake the turns of this cell that wait for budgets of a name ('': of all names of the scope), to ask again.
 
     Raises ``StoreError``.
     """
@@ -196,12 +197,12 @@ async def wake_waiting(cell: Cell, scope: str, name: str) -> None:
 
 
 def _hash(name: str) -> str:
-    """Return what replaces a name in records that its erasure does not reach."""
+    """Return the hash that replaces a name in records that erasing the name does not reach."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def user_of(tenant: str | None, user: str) -> str:
-    """Return the name of a user in the ledgers: users of two tenants are two users, whatever their names.
+    """Return the name of a user in the ledgers; it differs between tenants even for equal names.
 
     >>> user_of("acme", "alice") == user_of(None, "alice")
     False
@@ -210,7 +211,7 @@ def user_of(tenant: str | None, user: str) -> str:
 
 
 def split_user(name: str) -> tuple[str | None, str]:
-    """Return the tenant and the user that ``user_of`` has joined.
+    """Return the tenant and the user that ``user_of`` joined.
 
     >>> split_user(user_of("acme", "alice"))
     ('acme', 'alice')
@@ -220,7 +221,7 @@ def split_user(name: str) -> tuple[str | None, str]:
 
 
 async def scopes_with_budgets(cell: Cell, scopes: Sequence[str]) -> set[str]:
-    """Return those of these scopes for which budgets are stored. Raises ``StoreError``."""
+    """Return which of these scopes have stored budgets. Raises ``StoreError``."""
     pipe = cell.redis.pipeline(transaction=False)
     for scope in scopes:
         pipe.exists(cell.keys.budgets(scope))
@@ -229,7 +230,7 @@ async def scopes_with_budgets(cell: Cell, scopes: Sequence[str]) -> set[str]:
 
 
 async def write_budgets(cell: Cell, scope: str, name: str, budgets: Sequence[Budget] | None) -> None:
-    """Store the budgets of a name, '' for those of all names without their own; None removes them."""
+    """Store the budgets of a name ('': of all names without their own); None removes them."""
     key = cell.keys.budgets(scope)
     if budgets is None:
         await asked(cell.redis.hdel(key, name))
@@ -238,7 +239,7 @@ async def write_budgets(cell: Cell, scope: str, name: str, budgets: Sequence[Bud
 
 
 async def stored_budgets(cell: Cell, scope: str, name: str) -> list[Budget]:
-    """Read the budgets that hold for a name: its own, or those for all names. Raises ``StoreError``."""
+    """Read the budgets that apply to a name: its own, or those for all names. Raises ``StoreError``."""
     own, default = await asked(cell.redis.hmget(cell.keys.budgets(scope), name, ""))
     return decode_budgets(own or default or b"[]")
 
@@ -252,14 +253,14 @@ def decode_budgets(data: bytes) -> list[Budget]:
 
 
 def ledger_of(scope: str, name: str, budget: Budget) -> str:
-    """Return the ledger of a budget, '' for a budget of each turn, and of each session of another scope."""
+    """Return the ledger of a budget; '' for a budget per turn, or per session of another scope."""
     if budget.per in ("day", "month"):
         return f"{scope}:{budget.per}:{name}"
     return f"session::{name}" if budget.per == scope == "session" else ""
 
 
 async def read_ledgers(cell: Cell, wanted: Iterable[tuple[str, Budget]]) -> list[BudgetState]:
-    """Read how much of budgets is used, each by its ledger, or '' for one that has none. Raises ``StoreError``."""
+    """Read how much of each budget is used, from its ledger ('' if it does not have one). Raises ``StoreError``."""
     budgets = [*wanted]
     pipe = cell.redis.pipeline(transaction=False)
     pipe.time()
@@ -285,7 +286,7 @@ def _state(budget: Budget, found: Sequence[bytes | None], now: int) -> BudgetSta
 
 
 def window_end(per: str, begun: int) -> int | None:
-    """Return when the day or month that has begun then ends, in ms; None for other budgets."""
+    """Return when the day or month that began at ``begun`` ends, in ms; None for other budgets."""
     if per == "day":
         return begun + 24 * HOUR_MS
     if per != "month":
@@ -302,14 +303,14 @@ def _shown(unit: str, value: str) -> float:
 
 
 SCOPES = ("tenant", "agent")
-"""Users and sessions are too many for metrics."""
+"""The scopes in metrics, for which there are too many users and sessions."""
 MOST_NAMES = 50
 MOST_ROUNDS = 100
 _GLOB = re.compile(r"([*?\[\]\\^-])")
 
 
 class NamedBudget(NamedTuple):
-    """A budget of a tenant or an agent, and how much of it is used by what this cell counts."""
+    """A budget of a tenant or an agent, and how much of it is used as counted by this cell."""
 
     scope: str
     name: str
@@ -340,7 +341,7 @@ async def scan_budgets(
 ) -> tuple[dict[str, list[Budget]], int]:
     """Read about 50 names of a scope with their budgets, and the cursor for the next ones, which is 0 at the end.
 
-    Where few names begin with ``prefix``, it may find none before the end. Raises ``StoreError`` and ``CorruptRecord``.
+    If few names begin with ``prefix``, a page may be empty before the end. Raises ``StoreError`` and ``CorruptRecord``.
     """
     pattern, found = _GLOB.sub(r"\\\1", prefix) + "*", dict[bytes, bytes]()
     for _ in range(MOST_ROUNDS):
@@ -354,5 +355,5 @@ async def scan_budgets(
 
 
 def with_ledgers(scope: str, name: str, budgets: Iterable[Budget]) -> list[tuple[str, Budget]]:
-    """Return the budgets of a name with their ledgers: '' where there is none, or no name."""
+    """Return the budgets of a name with their ledgers: '' without a ledger or a name."""
     return [(ledger_of(scope, name, budget) if name else "", budget) for budget in budgets]

@@ -67,18 +67,18 @@ from antiphon.wire.shared_keys import named_damage
 SUPERSEDED = "SUPERSEDED"
 """The answer to a write or renewal whose fence is no longer in force."""
 STEER = "STEER"
-"""The answer to a write of a turn that other turns wait to steer: see ``Cell.steer``."""
+"""The answer to a write of a turn if other turns wait to steer it: see ``Cell.steer``."""
 
 KEEP_EVENTS = 10_000
 BELL_MS = 60_000
 
 
 class Cell:
-    """The transitions of one Redis primary. What users and models wrote is sealed with ``keys``, or with those of the
-    environment."""
+    """The transitions of one Redis primary. What users and models wrote is encrypted with ``keys``, or with the keys of
+    the environment."""
 
     has_disk = True
-    """Whether what was written can be waited for until it is on a disk."""
+    """Whether a caller can wait until its writes are on disk."""
 
     def __init__(
         self, redis: Redis, *, prefix: str = PREFIX, clock: str = "clock", keys: Keyring | None = None
@@ -90,7 +90,7 @@ class Cell:
         getattr(redis, "on_follow", []).append(lambda: self._name_keys(prefix))
 
     def _name_keys(self, prefix: str) -> None:
-        """Name the keys as they are named where the client leads now."""
+        """Use the key names of the place to which the client leads now."""
         self.keys, self.database = keys_of(self.redis, prefix), database_of(self.redis)
 
     def beside(self, patience: float) -> Cell:
@@ -101,17 +101,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of this cell, which differs from those of the others of its deployment."""
+        """The name of this cell, unique in its deployment."""
         return name_of(self.redis)
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
-        """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""
+        """Wait until one of these wake-up keys is written or the time is over. Raises ``StoreError``."""
         redis: Any = self.redis
         bells = [self.keys.bell(name) for name in names]
         await asked(redis.execute_command("BLPOP", *bells, seconds))
 
     async def ring(self, name: str) -> None:
-        """Ring a bell, as the scripts do. Raises ``StoreError``."""
+        """Write a wake-up key, as the scripts do. Raises ``StoreError``."""
         bell = self.keys.bell(name)
         pipe = self.redis.pipeline()
         pipe.rpush(bell, "1")
@@ -130,9 +130,9 @@ class Cell:
         raise KeyReused(session_id=turn.session_id, turn_id=turn.turn_id)
 
     async def submit_many(self, turns: Sequence[NewTurn]) -> list[int | AgentError]:
-        """Accept these turns in their order, in one call. Returns for each what ``submit`` returns or raises.
+        """Accept these turns in order, in one call. Returns for each turn what ``submit`` returns or raises.
 
-        Raises ``StoreError`` if the outcome of all is unknown; a repeated call accepts none twice.
+        Raises ``StoreError`` if the outcome of all is unknown; a repeated call accepts no turn twice.
         """
         digests = [self.seal.digests(turn.session_id, turn.digest) for turn in turns]
         each = [self._submitted(turn, known[0]) for turn, known in zip(turns, digests, strict=True)]
@@ -144,7 +144,7 @@ class Cell:
         self, worker: str, token: str, *, lease_ms: int, limit: int, queues: Sequence[str], only: str = "",
         alone_limit: int = 0, app: str = "",
     ) -> Claims:  # fmt: skip
-        """Take up to ``limit`` turns, ``alone_limit`` of them to be run alone, and none whose needs ``app`` lacks."""
+        """Take up to ``limit`` turns, at most ``alone_limit`` to run alone, and none that needs what ``app`` lacks."""
         answer = await self.run("claim", worker, token, lease_ms, limit, alone_limit, only, app, *queues)
         match answer:
             case [b"CLAIMED", *found]:
@@ -209,10 +209,10 @@ class Cell:
     async def steer(
         self, turn: ClaimedTurn, *, length: int, step: int, keep_events: int = KEEP_EVENTS
     ) -> tuple[str, list[bytes]]:
-        """Take what waits to steer the turn into its journal, and end the turns that brought it.
+        """Append the texts that wait to steer the turn to its journal, and end the turns that brought them.
 
-        ``step`` is the model call that is sent the new messages. Returns '', a stop word or ``SUPERSEDED``, and the new
-        entries of the journal. Raises ``JournalShorter``.
+        ``step`` is the model call that receives the new messages. Returns '', a stop word or ``SUPERSEDED``, and the
+        new entries of the journal. Raises ``JournalShorter``.
         """
         answer = await self.run("steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events)
         match answer:
@@ -237,11 +237,11 @@ class Cell:
 
         Raises ``CancelledFirst``, and writes nothing, if the turn was cancelled before: it can end only as cancelled.
 
-        The messages come behind the first ``kept`` ones of the history, or at its end. ``calls``: the model was
-        ``told`` of all that earlier turns did and the history does not say, or this turn did something of which the
-        history says nothing (``untold``). ``usage`` is that of the session, with this run. ``service`` is what a model
-        service said with the error, as JSON. ``memories`` names those that are to index the turn.
-        ``events_ttl`` is for how long the events of an idle session are kept, in ms: 0 is as long as the session.
+        The messages follow the first ``kept`` messages of the history, or are added at its end. ``calls`` is ``told``
+        if the turn reported all unreported tool calls of earlier turns to the model, and ``untold`` if the turn leaves
+        unreported tool calls. ``usage`` is the session's, including this run. ``service`` is what a model service
+        returned with the error, as JSON. ``memories`` names the memories that are to index the turn.
+        ``events_ttl`` is how long the events of an idle session are kept, in ms; 0 means as long as the session.
         """
         seal, session = self.seal, turn.session_id
         if seal.on:
@@ -269,9 +269,9 @@ class Cell:
     ) -> bool:  # fmt: skip
         """Requeue a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
-        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it; ``missing`` is
-        the revision, as agent@revision, that it runs on and no worker has. That a key is missing is said in plain text:
-        those who have it could not read what another key has sealed.
+        ``lacking`` names Apps that lack what the turn needs; ``workers`` have it and are woken. ``missing`` is the
+        revision that the turn runs on and no worker has, as agent@revision. If an encryption key is missing, the reason
+        is stored in plain text: workers with that key could not read a reason encrypted with another one.
         """
         seal, session = self.seal, turn.session_id
         no_key = seal.on and code == KeyMissing.code
@@ -305,9 +305,10 @@ class Cell:
         code: str = "worker_died", reason: str = "The worker died.", spare: bool = False,
         queues: Sequence[str] = (),
     ) -> list[Reaped]:  # fmt: skip
-        """Recover sessions that are due, or at once all that a dead ``holder`` held, including jobs of ``queues``.
+        """Recover sessions that are due, or immediately all that a dead ``holder`` held, including jobs of ``queues``.
 
-        ``code`` and ``reason`` say how it ended, in events and errors. ``spare`` gives holders time to renew leases.
+        ``code`` and ``reason`` describe how the holder ended, in events and errors. ``spare`` gives holders time to
+        renew leases.
         """
         more = (keep_events, code, reason, "1" if spare else "", *queues)
         [acts] = await self.run_for(b"REAPED", "reap", holder, limit, crash_limit, *more)
@@ -351,7 +352,7 @@ class Cell:
                 raise unexpected("snapshot", answer)
 
     async def turn(self, turn_id: TurnId) -> TurnRecord:
-        """Read a turn. Raises ``TurnNotFound``, and ``TurnDeleted``."""
+        """Read a turn. Raises ``TurnNotFound`` and ``TurnDeleted``."""
         pipe = self.redis.pipeline(transaction=False)
         pipe.hgetall(self.keys.turn(turn_id))
         pipe.exists(self.keys.erasing)
@@ -365,7 +366,7 @@ class Cell:
         return record
 
     async def place_of(self, turn_id: TurnId) -> str:
-        """Return the session of a turn, to seal something that belongs to it; '' where nothing is to be sealed.
+        """Return the session of a turn, to encrypt something that belongs to it; '' if nothing is encrypted.
 
         Raises ``TurnNotFound``.
         """
@@ -377,19 +378,19 @@ class Cell:
         return text_of(found)
 
     async def keep_of(self, turn_id: TurnId) -> Keep:
-        """Return what the cancel of a turn wants to stay in the history."""
+        """Return what a turn's cancellation keeps in the history."""
         found: bytes | None = await asked(self.redis.hget(self.keys.turn(turn_id), "keep"))
         keep = text_of(found)
         return check_keep(keep) if keep in get_args(Keep) else "steps"
 
     async def session_fields(self, session_id: SessionId, *names: str) -> list[bytes | None]:
-        """Return fields of a session; None for those that it does not have."""
+        """Return fields of a session; None for missing ones."""
         return await asked(self.redis.hmget(self.keys.session(session_id), *names))
 
     async def fields_of_sessions(
         self, session_ids: Sequence[SessionId], *names: str
     ) -> list[list[bytes | None] | Exception]:
-        """Return fields of many sessions, or why one could not be read, in one round trip."""
+        """Return fields of many sessions in one round trip; the error of a session that cannot be read."""
         redis: Any = self.redis
         return await asked(
             redis.read_many([("HMGET", self.keys.session(one), *names) for one in session_ids])
@@ -398,7 +399,7 @@ class Cell:
     async def log(
         self, session_id: SessionId, names: tuple[str, ...], first: int, count: int
     ) -> tuple[list[bytes | None], list[tuple[int, bytes]]]:
-        """Return fields of a session and its events with their numbers, from one number on, at one moment."""
+        """Return fields of a session and its events from the seq ``first`` on, each with its seq, at one moment."""
         pipe = self.redis.pipeline(transaction=True)
         pipe.hmget(self.keys.session(session_id), *names)
         pipe.xrange(self.keys.events(session_id), f"{first}-0", "+", count=count)
@@ -422,9 +423,9 @@ class Cell:
         return begun - 1 if begun else number(newest)
 
     async def end_is_kept(self, session_id: SessionId, turn: TurnRecord) -> bool:
-        """Return whether the log of the session holds the last event of a turn that has ended.
+        """Return whether the log of the session contains the last event of a finished turn.
 
-        It does not if it was cut behind it, or if the session was deleted, even if it has begun anew.
+        It does not if it was cut after that event, or if the session was deleted, even if it was begun again.
         """
         place = f"{turn.last_seq}-0"
         found = await asked(self.redis.xrange(self.keys.events(session_id), place, place))
@@ -433,7 +434,7 @@ class Cell:
     async def newest_turns(
         self, session_id: SessionId, most: int = 100
     ) -> tuple[list[TurnId], list[tuple[int, TurnId]]]:
-        """Return the failed ones of a session's newest turns, the last one first, and the delayed ones by time."""
+        """Return the failed turns among a session's newest ones, last first, and the delayed ones by time."""
         ids = await asked(self.redis.lrange(self.keys.turns(session_id), -most, -1))
         if not ids:
             return [], []
@@ -457,7 +458,7 @@ class Cell:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def _submitted(self, turn: NewTurn, digest: str) -> tuple[Any, ...]:
-        """The arguments of ``submit`` for a turn."""
+        """Return the arguments of ``submit`` for a turn."""
         seal, place = self.seal, turn.session_id
         request, input_bytes = seal.seal_request(place, turn.request, turn.input_bytes)
         agent = seal.seal(place, "agent", turn.agent)
@@ -472,7 +473,7 @@ class Cell:
         )  # fmt: skip
 
     async def _answer_of(self, turn: NewTurn, digests: int, answer: Any) -> int | AgentError:
-        """The answer of one turn among many. One that another key of encryption has sealed is looked at by itself."""
+        """Return the answer for one turn of many. If another encryption key may explain a refusal, submit it alone."""
         try:
             if isinstance(answer, Exception):
                 raise await self._named(store_error(answer)) from answer
@@ -499,13 +500,13 @@ class Cell:
         return self.stop_word(one.session_id, b"" if answer is None else answer)
 
     def stop_word(self, session_id: str, word: Any) -> str:
-        """A stop word, which may be the sealed reason of a cancel: a turn stops whether that can be read or not."""
+        """Return a stop word, which may be an encrypted cancel reason: a turn stops even if that cannot be read."""
         if not isinstance(word, bytes):
             raise CorruptRecord("A script returned an unknown answer instead of a stop word.")
         return self.seal.reason(session_id, text_of(word))
 
     async def run(self, name: str, *arguments: Any) -> Any:
-        """Run the script of this name in this cell, and return its answer, which is one that its header names.
+        """Run the script of this name in this cell, and return its answer, an outcome that its header declares.
 
         Raises ``StoreError``.
         """
@@ -516,13 +517,13 @@ class Cell:
         return self._checked(name, answer)
 
     def _checked(self, name: str, answer: Any) -> Any:
-        """Return an answer of this script, or the error for one that its header does not name."""
+        """Return an answer of this script. Raises ``CorruptRecord`` if its header does not declare it."""
         if not load_script(name, self.clock, self.keys.tag != "").has_outcome(answer):
             raise unexpected(name, answer)
         return answer
 
     async def run_for(self, word: bytes, name: str, *arguments: Any) -> list[Any]:
-        """Run a script that has one outcome, and return what its answer has after this word. Raises ``StoreError``."""
+        """Run a script that has one outcome, and return the values after this word. Raises ``StoreError``."""
         match await self.run(name, *arguments):
             case [found, *rest] if found == word:
                 return rest
@@ -530,7 +531,7 @@ class Cell:
                 raise unexpected(name, answer)
 
     async def run_for_each(self, word: bytes, name: str, count: int, *arguments: Any) -> list[Any]:
-        """Run a script that has one outcome: an answer for each of so many. Raises ``StoreError``."""
+        """Run a script that has one outcome: a list of ``count`` answers. Raises ``StoreError``."""
         match await self.run_for(word, name, *arguments):
             case [[*found]] if len(found) == count:
                 return found
@@ -548,6 +549,6 @@ class Cell:
                 raise unexpected(name, answer)
 
     async def _named(self, error: StoreError) -> StoreError:
-        """The error of the key that all sessions share, if the damage is there."""
+        """Return the error of a damaged key that all sessions share, or this one if they are undamaged."""
         damage = isinstance(error, CorruptRecord) and await named_damage(self.redis, self.keys)
         return damage or error

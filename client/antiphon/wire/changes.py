@@ -1,7 +1,7 @@
-"""The names of the keys of a cell that change, as its server sends them: only these are copied again.
+"""The names of a cell's changed keys, as its server sends them: only these keys are copied again.
 
-``CLIENT TRACKING`` in broadcasting mode needs no setting of the server. With RESP2, the connection that tracks cannot
-receive the names itself: another one has subscribed to them.
+``CLIENT TRACKING`` in broadcasting mode needs no server setting. With RESP2, the tracking connection cannot receive the
+names itself: a second connection subscribes to them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 10.0
 
 
 class Changes:
-    """What changes in a cell from ``begin`` on."""
+    """The keys of a cell that change from ``begin`` on."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -46,7 +46,7 @@ class Changes:
             self._lose()
 
     async def taken(self) -> set[bytes] | None:
-        """Return the keys that have changed before this call and after the last one; None if some are unknown."""
+        """Return the keys that have changed since the last call; None if some are unknown."""
         try:
             for line in reversed(self._lines):  # the server writes names before its answers to later commands
                 await line.ask("PING")
@@ -56,7 +56,7 @@ class Changes:
         return taken
 
     def close(self) -> None:
-        """Collect nothing any more."""
+        """Stop collecting."""
         for line in self._lines:
             line.close()
         self._lines = []
@@ -72,7 +72,7 @@ class Changes:
 
 
 class _Line:
-    """A connection for commands that are answered in their order, and for messages."""
+    """A connection for commands, answered in order, and for messages."""
 
     _connection: DirectConnection
 

@@ -19,10 +19,10 @@ from antiphon.wire.errors import STORED_AGAIN_SECONDS, full, tenant_limit, unexp
 from antiphon.wire.placed import remove_placed
 from antiphon.wire.scripts import given
 
-SCANNED = 1000  # keys that one round trip looks at
+SCANNED = 1000  # keys that one round trip examines
 
 Moment = Literal["idle", "between", "any"]
-"""When a change may happen: with an empty inbox, while no turn of it has begun, or at any time."""
+"""When a change may happen: while the inbox is empty, while none of its turns has begun, or at any time."""
 
 
 class FieldChange(Struct, frozen=True):
@@ -86,13 +86,13 @@ async def change_session(
 
 
 def flat_fields(cell: Cell, session_id: SessionId, fields: Sequence[FieldChange]) -> list[str | bytes]:
-    """Changes of fields as arguments of scripts, which compare them with Redis."""
+    """Return changes of fields as arguments of scripts, which compare the old values with Redis."""
     new = cell.seal.seal_fields(session_id, SESSION, {one.name: one.new for one in fields})
     return [value for one in fields for value in (one.name, stored(one.old), new[one.name])]
 
 
 class Part(Struct, frozen=True):
-    """The beginning of a history: how many messages, and of the last one the id and the bytes as they were read."""
+    """The beginning of a history: its number of messages, and the id and bytes of the last one as they were read."""
 
     keep: int
     at: str
@@ -111,8 +111,8 @@ async def fork_session(
     branch: bytes,
     fields: Sequence[str],
 ) -> bool:
-    """Copy a part of a session's history and some of its fields to a new id. False where the history is not what the
-    caller has read. What is sealed cannot be copied like that: it opens in its own session only. Raises
+    """Copy a part of a session's history and some of its fields to a new id. Returns False if the history is not what
+    the caller has read. Encrypted content cannot be copied this way: it is readable only in its own session. Raises
     ``SessionExists``."""
     digest = hashlib.sha1(part.last, usedforsecurity=False).hexdigest()
     answer = await cell.run("editing/fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at,
@@ -152,8 +152,8 @@ async def delete_session(cell: Cell, session_id: SessionId, tenant: str | None =
 async def erase_turns(cell: Cell, tenant: str = "", *, if_due: bool = False) -> int | None:
     """Erase the content of ended turns: of all deleted sessions, or of a tenant.
 
-    Searches all keys of the cell, a page at a time. With ``if_due`` only where it is time for that. Returns how many
-    turns it has erased, or None.
+    Searches all keys of the cell, a page at a time; with ``if_due``, only if a search is due. Returns how many turns it
+    has erased, or None if no search was due.
     """
     cursor, began, count = "" if if_due else "0", "", 0
     while True:
@@ -169,7 +169,7 @@ async def erase_turns(cell: Cell, tenant: str = "", *, if_due: bool = False) -> 
 
 
 async def erase_turns_of(cell: Cell, session: SessionId, user: str, turns: Sequence[str]) -> int | Busy:
-    """Erase these ended turns of a session that stays, without the user. Returns how many it has erased."""
+    """Erase these ended turns of a user, and the user, from a session that stays. Returns how many it has erased."""
     match await cell.run("editing/erase_turns", session, user, *turns):
         case [b"ERASED", erased]:
             return erased

@@ -1,7 +1,7 @@
 """The place of a cursor in a history: with which event the history had how many messages (``include/ends.lua``).
 
-The notes are a text of ``<seq>:<messages> ``, in the order in which the history grew or was cut. It begins with
-``<seq>~<messages> `` if something was not noted before that.
+The notes are a text with ``<seq>:<messages> `` for each time the history grew or was cut, in order. It begins with
+``<seq>~<messages> `` if something before that was not noted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What is noted of a history, from ``begins`` on."""
+    """The notes of a history, from ``begins`` on."""
 
     begins: End
     noted: list[End]
@@ -50,7 +50,7 @@ def is_of_ends(name: str) -> bool:
 
 
 def text_of_ends(fields: Mapping[str, bytes]) -> str:
-    """Return the notes of a session, of all its fields."""
+    """Return the notes in all fields of a session."""
     full = sorted((int(name[len(FULL) :]), fields[name]) for name in fields if name.startswith(FULL))
     return b"".join([*(value for _, value in full), fields.get(FIELD, b"")]).decode("ascii", "replace")
 
@@ -70,7 +70,7 @@ def whole_text(ends: Ends, seq: int, length: int) -> str:
 
 
 def behind(text: str, length: int, ends: Ends) -> str:
-    """Return notes ``text`` with others that follow in a history to which ``length`` messages were added in front."""
+    """Return the notes ``text``, followed by those of a history to which ``length`` messages were prepended."""
     return text + _text(End(seq, length + messages) for seq, messages in ends.noted)
 
 
@@ -79,10 +79,10 @@ def _text(ends: Iterable[End]) -> str:
 
 
 def missed(ends: Ends, length: int, cursor: int, before: int, *, beginning: bool = False) -> Missed | None:
-    """Return what came after the event ``cursor`` and before the event ``before``, of a history of ``length``.
+    """Return what came after the event ``cursor`` and before the event ``before``, in a history of ``length``.
 
-    With ``beginning``, the reader has seen nothing, not even what the session began with, which comes with the event
-    after which it began. None if the notes do not reach back to the cursor, or messages are lost.
+    With ``beginning``, the reader has seen nothing, not even the messages that the session began with, which come with
+    the event after which it began. Returns None if the notes do not reach back to the cursor, or if messages are lost.
     """
     begins, noted = ends
     if not beginning and (cursor < begins.seq or (length and not noted and not begins.length)):
@@ -115,7 +115,7 @@ def missed(ends: Ends, length: int, cursor: int, before: int, *, beginning: bool
 
 
 def _merged(pieces: Iterable[Piece]) -> list[Piece]:
-    """One piece for each event."""
+    """Return one piece for each event."""
     found: list[Piece] = []
     for one in pieces:
         if found and found[-1].seq == one.seq:

@@ -1,4 +1,4 @@
-"""Finds ended turns of deleted sessions whose content a worker has still to erase: readers show none of it."""
+"""Finds ended turns of deleted sessions whose content a worker has yet to erase: readers do not show it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from antiphon.wire.records import TurnRecord
 
 
 async def erased(redis: Redis, keys: Keys, records: Sequence[TurnRecord]) -> list[TurnDeleted | None]:
-    """Return the error of each turn that was deleted with its session, as ``was_deleted`` of the scripts decides it.
+    """Return the error of each turn that was deleted with its session, by the rule of the scripts' ``was_deleted``.
 
-    The marks of deletions are removed after the search that erases the turns, so both are read at one moment.
+    The deletion marks are removed after the search that erases the turns, so both are read at one moment.
     """
     pipe = redis.pipeline(transaction=True)
     for one in records:

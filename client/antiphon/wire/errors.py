@@ -82,7 +82,7 @@ _TENANT_LIMITS = {
 
 
 STORED_AGAIN_SECONDS = 60.0
-"""When a caller may store a file again whose tenant has no room: files may be removed at any time."""
+"""When a caller may retry to store a file whose tenant has no room: files may be removed at any time."""
 
 
 class JournalConflict(CorruptRecord):
@@ -107,7 +107,7 @@ class CancelledFirst(Exception):
 
 
 async def asked(answer: Awaitable[Any] | Any) -> Any:
-    """Return what Redis answers. An error of redis-py or of a socket becomes the ``StoreError`` of ``store_error``."""
+    """Return the answer of Redis. Raises the ``StoreError`` for an error of redis-py or of a socket."""
     try:
         return await answer
     except (redis_errors.RedisError, OSError) as exc:
@@ -157,19 +157,19 @@ def unexpected(script: str, answer: Any) -> CorruptRecord:
 
 
 def full(limit: str, session_id: str) -> LimitReached:
-    """The error of a call for which Redis has no room, because one of its counts has reached this limit."""
+    """Return the error of a call that Redis has no room for because a count has reached this limit."""
     text = _FULL_OF[limit].format(getattr(LIMITS, limit))
     return LimitReached(f"{text} (limit {limit})", limit=limit, session_id=session_id)
 
 
 def tenant_limit(limit: str, number: int, retry_after: float, session_id: str) -> TenantLimit:
-    """The error of a call that would exceed a limit of the session's tenant."""
+    """Return the error of a call that would exceed a limit of the session's tenant."""
     text = _TENANT_LIMITS[limit].format(number)
     return TenantLimit(text, limit=limit, retry_after=retry_after, session_id=session_id)
 
 
 def begun_by_another(session_id: str) -> WrongTenant:
-    """Why a failed turn cannot run again whose session has ended since."""
+    """Return the error for a session whose name another tenant uses now."""
     return WrongTenant(
         "Another tenant has begun a session of this name: submit a new turn to another one.",
         session_id=session_id,
@@ -177,12 +177,12 @@ def begun_by_another(session_id: str) -> WrongTenant:
 
 
 def unknown_turn(turn_id: TurnId) -> TurnNotFound:
-    """The error of a call about a turn that Redis does not have."""
+    """Return the error of a call about a turn that Redis does not have."""
     return TurnNotFound(f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id)
 
 
 def accepted(turn: NewTurn, answer: Any) -> int:
-    """Return the position of a turn that was submitted. Raises why it was not accepted."""
+    """Return the position of a submitted turn. Raises the error of ``refusal`` if it was not accepted."""
     if answer[:1] == [b"ACCEPTED"]:
         return int(answer[1] or 0)
     raise refusal(answer, turn.session_id, turn.turn_id, turn.tenant)

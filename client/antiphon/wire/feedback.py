@@ -53,7 +53,7 @@ def feedback_of(record: TurnRecord) -> Feedback | None:
 async def rated_turns(
     cell: Cell, since: int, tenant: str | None = None
 ) -> AsyncGenerator[tuple[int, str], None]:
-    """Yield the time and the id of each turn with feedback since a time, the last one first, perhaps of a tenant.
+    """Yield the time and id of each turn (of a tenant, if given) with feedback since a time, the last one first.
 
     Raises ``StoreError``.
     """
@@ -67,10 +67,10 @@ async def rated_turns(
 async def keep_figures(
     cell: Cell, revision: tuple[str, str], worker: str, found: Figures, *, known: bool
 ) -> bool:
-    """Keep what a worker process has counted since its start, as a whole: repeating it changes nothing.
+    """Keep the totals that a worker process has counted since its start: repeating it changes nothing.
 
-    Returns False where its figures that are ``known`` to Redis were added up with those of other processes: it counts
-    from zero again. Without a ``worker``, ``found`` are those of one turn. Raises ``StoreError``.
+    Returns False if its figures that are ``known`` to Redis were added to those of other processes: it counts from zero
+    again. Without a ``worker``, ``found`` are the figures of one turn. Raises ``StoreError``.
     """
     match await cell.run(
         "count", figures_id(*revision), worker, encode(found), "1" if known else "", LASTS_MS

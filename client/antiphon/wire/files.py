@@ -1,7 +1,7 @@
 """The files of a session in a cell: stored once, by the hash of their content, in chunks or in a byte store.
 
-A chunk is all that Redis copies at a time, so that a large file costs its memory no more than its size. With a byte
-store, Redis has the entries of files alone: see ``placed``.
+Redis copies one chunk at a time, so that a large file takes no more memory than its size. With a byte store, Redis has
+only the entries of files: see ``placed``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.wire.scripts import given
 CHUNK_BYTES = 256 * 1024
 TRIES = 10
 MOST_NAME = 1024
-"""So many characters of a name and of a media type are stored: they do not count as bytes of the session's files."""
+"""The most characters of a name or media type that are stored: they do not count as bytes of the session's files."""
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,10 +38,10 @@ async def add_file(
     cell: Cell, session: SessionId, data: bytes, media_type: str | None = None, name: str | None = None, *,
     tenant: str | None = None, ttl_ms: int | None = None, fence: str = "", by: str | None = None,
 ) -> FileEntry:  # fmt: skip
-    """Store a file in a session, which begins with it if it does not exist. One that it has is not sent again.
+    """Store a file in a session, which is created if it does not exist. A file that it has is not sent again.
 
-    A repetition continues where an earlier call has died. With the ``fence`` of a running turn, it is stored only while
-    that turn is held; ``StoreUnavailable`` otherwise. Raises ``LimitReached``, ``WrongTenant``, ``UsageError`` if
+    A repeated call continues where an earlier one died. With the ``fence`` of a running turn, the file is stored only
+    while that turn is held; ``StoreUnavailable`` otherwise. Raises ``LimitReached``, ``WrongTenant``, ``UsageError`` if
     the session is closed, and ``StoreError``.
     """
     check_size("file_bytes", len(data), "The file in bytes", "Pass it by URL.")
@@ -154,13 +154,13 @@ async def read_file(cell: Cell, session: SessionId, file_id: str) -> StoredFile 
 
 
 async def list_files(cell: Cell, session: SessionId) -> list[FileEntry]:
-    """Return the files of a session without their contents, by their ids."""
+    """Return the files of a session without their contents, sorted by id."""
     [entries] = await cell.run_for(b"FILES", "files/list_files", session)
     return sorted((_entry(cell, session, one) for one in entries), key=lambda one: one.id)
 
 
 async def drop_files(cell: Cell, session: SessionId, *file_ids: str) -> int:
-    """Remove files from a session, also those that were only begun. Returns how many it had."""
+    """Remove files from a session, including incomplete ones. Returns how many it had."""
     names = [name for one in file_ids for name in _names(cell, session, one)]
     dropped, *places = await cell.run_for(b"DROPPED", "files/drop_files", session, *names)
     await remove_placed(session, [text_of(place) for place in places])
@@ -168,7 +168,7 @@ async def drop_files(cell: Cell, session: SessionId, *file_ids: str) -> int:
 
 
 def _short(text: str | None) -> str | None:
-    """Return a name as it is stored: halves of characters, which Redis cannot store, become question marks."""
+    """Return a name as it is stored: lone surrogates, which Redis cannot store, become question marks."""
     return None if text is None else text[:MOST_NAME].encode("utf-8", "replace").decode()
 
 

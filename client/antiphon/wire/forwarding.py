@@ -18,7 +18,7 @@ from antiphon.wire.errors import unexpected
 from antiphon.wire.records import DAMAGE, TurnRecord
 
 OVER = "over"
-"""The place in a child's events behind the one that has ended its run."""
+"""The place in a child's events after the one that ended its run."""
 
 
 class Asks(Struct):
@@ -43,21 +43,21 @@ class Batch(Struct):
 
 
 def place_of(waiting: TurnRecord, child: str) -> int | str:
-    """Return up to which seq the events of a child are in the stream of the turn that waits for it, or ``OVER``."""
+    """Return the seq up to which a child's events are in the stream of the turn that waits for it, or ``OVER``."""
     found = text_of(waiting.fields.get(f"child:{child}"))
     return found if found == OVER else int(found or 0)
 
 
 def children_of(waiting: TurnRecord) -> list[TurnId]:
-    """Return the children of all runs of a turn, as far as any of their events are in its stream."""
+    """Return the children, from all runs of a turn, that have events in its stream."""
     return [TurnId(name.removeprefix("child:")) for name in waiting.fields if name.startswith("child:")]
 
 
 async def forward(cell: Cell, waiting: ParentTurn, child: str, batch: Batch) -> int | str:
     """Publish events of a child in the stream of a turn that waits for it, or for one above it.
 
-    Returns the new place, or the one from which the events are wanted instead. ``OVER``: nothing more is wanted,
-    because the run of one of them has ended. Repeating it publishes nothing twice. Raises ``StoreError``.
+    Returns the new place, or the place from which events are needed instead. ``OVER``: no more events are needed,
+    because the run of one of the two turns has ended. Repeating it publishes nothing twice. Raises ``StoreError``.
     """
     seal, session = cell.seal, waiting.session_id
     asks: list[str | bytes] = []
@@ -89,7 +89,7 @@ class _Below(NamedTuple):
 
 
 def _below(record: TurnRecord) -> dict[TurnId, _Below]:
-    """Return what the turns below one wait for in its run, by their ids. What is damaged is left out."""
+    """Return what the turns below this one wait for in its run, by their ids. Damaged entries are left out."""
     found: dict[TurnId, _Below] = {}
     for name in sorted(name for name in record.fields if name.startswith("asks:")):
         place, _, calls = record.fields[name].partition(b" ")
@@ -102,7 +102,7 @@ def _below(record: TurnRecord) -> dict[TurnId, _Below]:
 
 
 def pending_below(record: TurnRecord) -> list[OpenCall]:
-    """Return the calls that turns below one wait for, with the ids by which they are answered there."""
+    """Return the calls that turns below this one wait for, with the ids to answer them by."""
     if record.status in TERMINAL:
         return []
     return [
@@ -123,9 +123,9 @@ def _pending(record: TurnRecord) -> dict[TurnId, list[OpenCall]]:
 
 
 def owners_of(record: TurnRecord, call_id: str) -> list[tuple[TurnId, str]]:
-    """Return the turns below one, and their own ids of a call, that an id may mean.
+    """Return the turns below this one that a call id may refer to, each with its own id of the call.
 
-    Either it has the id of such a turn and a colon in front, or that turn waits for a call of this id.
+    The id begins with the id of such a turn and a colon, or that turn waits for a call of this id.
     """
     turn, _, own = call_id.partition(":")
     if own and turn in _below(record):

@@ -1,8 +1,8 @@
-"""Joins the pieces of a script to the Lua that a server runs.
+"""Joins the pieces of a script into the Lua that a server runs.
 
-The server runs the whole text at every call, and creates each function again. Therefore a definition that a script does
-not use is left out, one that a single function uses is created only when that function is called, and keys are written
-in place. Nothing is moved into a function with the comment ``-- @often``, which a script calls many times, and a table
+The server runs the whole text at every call, and creates each function again. Therefore an unused definition is left
+out, a definition that only one function uses is created only when that function is called, and keys are written in
+place. Nothing is moved into a function with the comment ``-- @often``, which a script calls many times, and a table
 with ``-- @state``, which functions share during the call, stays where it is.
 """
 
@@ -16,14 +16,14 @@ from antiphon.wire.keys import lua_key
 
 _OFTEN = re.compile(r" -- @often$", re.MULTILINE)
 _STATE = re.compile(r" -- @state$", re.MULTILINE)
-# A function in one line, or up to the end at the margin, or a constant.
+# A function on one line, or up to an unindented ``end``, or a constant.
 _DEFINITION = re.compile(
     r"^local function (\w+)(?:[^\n]* end$|.*?^end$)\n?|^local (\w+(?:, \w+)*) = (?:\{[^\n}]*\n.*?\}$|[^\n]*$)\n?",
     re.MULTILINE | re.DOTALL,
 )
 _FUNCTION_HEAD = re.compile(r"local function \w+\([^)\n]*\)")
 _KEY = re.compile(r"\bkey_(\w+)\(")
-_TEXT = re.compile(r"'(?:[^'\\\n]|\\.)*'?")  # to the end of the line where nothing closes it
+_TEXT = re.compile(r"'(?:[^'\\\n]|\\.)*'?")  # to the end of the line if it is not closed
 _NAME = re.compile(r"(?:(?<![.\w])|(?<=\.\.))\w+")  # not the field of a table
 
 
@@ -50,7 +50,7 @@ class _Piece:
 
 
 def joined(definitions: str, body: str) -> str:
-    """Return the text of a script: what its body needs of these definitions, and the body itself."""
+    """Return the text of a script: those of these definitions that its body needs, and the body itself."""
     pieces = [*_pieces(definitions, moves=True), *_pieces(body, moves=False)]
     while [piece for piece in pieces if piece.moves and _moved(piece, pieces)]:
         pieces = [piece for piece in pieces if piece.text]
@@ -84,7 +84,7 @@ def _pieces(text: str, *, moves: bool) -> list[_Piece]:
 
 
 def _moved(piece: _Piece, pieces: list[_Piece]) -> bool:
-    """Leave out a definition without a use, or move it into the one function that uses it."""
+    """Leave out an unused definition, or move it into the one function that uses it. Returns whether it did."""
     users = (one for one in pieces if not piece.names.isdisjoint(one.words) and one is not piece)
     host, another = next(users, None), next(users, None)
     if another or (host and (piece.stays or not host.take_in(piece))):

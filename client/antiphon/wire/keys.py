@@ -17,7 +17,7 @@ RQ = "rq"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of key. ``lifetime`` says when it is removed; ``lasting`` kinds have other bounds than a TTL."""
+    """One kind of key. ``lifetime`` describes when it is removed; ``lasting`` kinds are not bounded by a TTL."""
 
     name: str
     template: str
@@ -256,7 +256,7 @@ RQ_SHARED: dict[str, str] = {
 """The keys of each queue of RQ, and their types."""
 
 REDIS_TYPES = {"sorted set": "zset", "counter": "string"}
-"""What Redis calls a type, where that is another word."""
+"""The names of types in Redis, where they differ."""
 
 _TEMPLATES = {kind.name: kind.template for kind in KINDS} | CHANNELS
 
@@ -266,7 +266,7 @@ _OF_A_DATABASE = ("live", "buckets")
 
 
 class Key(str):
-    """A key or channel by its name at one place of a cell, which it does not have at the others."""
+    """The name of a key or channel at one place of a cell; it differs at other places."""
 
     __slots__ = ()
 
@@ -309,7 +309,7 @@ class Keys:
     prefix: str = field(init=False)
     rq: str = field(init=False)
     declared: tuple[int | str, ...] = field(init=False)
-    """The keys that a script declares: on a cluster one, by which its node is found.
+    """The keys that a script declares: on a cluster one, which determines its node.
 
     No such key exists. While the cluster moves a slot key by key, a node refuses a script before it begins if the key
     is not there. A declared key that exists would let the script begin, and fail at the first key that has moved.
@@ -426,11 +426,11 @@ class Keys:
         return Key(f"{self.rq}:{RQ_KEYS[kind].format(*ids)}")
 
     def of_deployment(self, prefix: str) -> bool:
-        """Return whether keys with this first part belong to this deployment, at whichever place of the cell."""
+        """Return whether keys with this prefix belong to this deployment, at any place of the cell."""
         return prefix.partition(":")[0] == self.deployment
 
     def again(self, key: str, database: int) -> Key:
-        """Return the name at this place of a key or channel of another one. ``database`` is that of this place.
+        """Return the name that a key or channel of another place has at this place, whose database is ``database``.
 
         >>> Keys("ant", "17").again("ant:session:user-123", 0)
         'ant:{17}:session:user-123'
@@ -459,8 +459,8 @@ def needs_ttl(key: str, prefix: str = PREFIX) -> bool:
 def lua_shared_keys() -> str:
     """Return the scripts' tables of the keys that all sessions share.
 
-    The first one has the type of each key and whether it holds a number, the second one the types of RQ's keys by their
-    beginnings, which the name of a queue completes.
+    The first one has the type of each key and whether it holds a number; the second one has the types of RQ's keys, by
+    the part before the name of a queue.
     """
     lines = [
         f"[PREFIX .. ':{template}'] = {{'{REDIS_TYPES.get(kind, kind)}', {str(kind == 'counter').lower()}}}"

@@ -11,11 +11,11 @@ from antiphon.wire.errors import asked
 
 LASTS_S = 31 * 86_400
 MOST = 10_000
-"""So many hashes of one server are remembered: it may describe its tools differently to each user."""
+"""The most hashes remembered of one server, which may describe its tools differently to each user."""
 
 
 async def known_tools(cell: Cell, server: str) -> set[str]:
-    """Return the hashes of a server's tools that are remembered, each with the name after it. Raises ``StoreError``."""
+    """Return the remembered hashes of a server's tools, each followed by the tool's name. Raises ``StoreError``."""
     key = cell.keys.mcp_tools(server)
     pipe = cell.redis.pipeline(transaction=False)
     pipe.hkeys(key)

@@ -1,11 +1,11 @@
 """Moves a cell to another server: copies it while it is used, freezes its writes for the last changes, and switches it.
 
-Four steps of which each can be repeated, by this mover or by another one after it died:
+Each of the four steps can be repeated, by this mover or by another one after it died:
 
-1. The target has a marker that names the source (``from``). No process is served there until the cell has arrived.
-2. A pass copies all keys. Further ones copy those that the server has named as changed since the last pass, until a
-   pass is short. Then the source pauses all writes, for a limited time, and one more pass copies the rest. If the
-   server does not name them, or a connection was lost, a pass finds the keys whose content differs from their copies.
+1. The target gets a marker that names the source (``from``). It serves no process until the cell has arrived.
+2. A pass copies all keys. Further passes copy the keys that the server has reported as changed since the last pass,
+   until a pass is short. Then the source pauses all writes, for a limited time, and one more pass copies the rest. If
+   the server does not report changes, or a connection was lost, a pass finds the keys that differ from their copies.
 3. One script at the source checks that nothing was written since the pause began, and leaves a marker (``to``).
 4. One script at the target puts the shared keys in place and removes the marker.
 """
@@ -34,7 +34,7 @@ OLDEST = 7
 BATCH = 500
 COPIED_AT_ONCE = 50
 BYTES_AT_ONCE = 8_000_000
-"""After so many bytes a server may serve others, before it reads or writes the next keys."""
+"""After this many bytes, a server may serve other clients before it reads or writes the next keys."""
 MOST_PASSES = 20
 SHORT_SECONDS = 0.05
 """A pass as short as this is the last one before the pause."""
@@ -51,7 +51,7 @@ for i = 2, #ARGV do
 end
 return found
 """
-"""The checksum of each key's content and when the key expires, and its bytes: until so many bytes were read."""
+"""Returns each key's checksum with its expiry time, and its size in bytes, until ARGV[1] bytes were read."""
 
 
 class Found(NamedTuple):
@@ -76,9 +76,9 @@ class MovedCell(Struct):
 class Mover:
     """Moves one cell: ``begin``, then ``move``. ``source`` and ``target`` are its places, each with its URL.
 
-    The URLs have no password. ``proof`` shows to processes with the password of the source that they may use it at the
-    target. Writes are paused for at most ``pause`` seconds. ``say`` is given a sentence about each pass. ``cells`` is
-    how many move: all that the deployment lists.
+    The URLs contain no password. ``proof`` proves to processes with the password of the source that they may use it at
+    the target. Writes are paused for at most ``pause`` seconds. ``say`` receives a sentence about each pass. ``cells``
+    is how many cells move: all that the deployment lists.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class Mover:
         self._source, self._from = source
         self._target, self._to = target
         for cell in (self._source, self._target):
-            cast("Any", cell.redis.connection_pool).moved_key = ""  # served in spite of the markers
+            cast("Any", cell.redis.connection_pool).moved_key = ""  # served despite the markers
         self._proof = proof
         self._cells = cells
         self._pause = pause
         self._say = say
         self._marker = f"from {self._from} {secrets.token_hex(8)}"
         self._copied: dict[bytes, bytes] = {}  # the keys of the target, with the marks of their originals
-        self._unchecked: set[bytes] = set()  # those copied since their jobs were checked
-        self._left = False  # the source, with a mover before this one
+        self._unchecked: set[bytes] = set()  # places copied since jobs were last checked
+        self._left = False  # whether the cell left the source with an earlier mover
         self._changes = Changes(self._source)
         self._done = MovedCell(self._source.name, self._to)
 
@@ -116,7 +116,7 @@ class Mover:
             await self._begin()
 
     async def move(self) -> MovedCell:
-        """Move the cell, or end what a mover before this one began. Raises ``StoreError`` and ``UsageError``."""
+        """Move the cell, or finish what an earlier mover began. Raises ``StoreError`` and ``UsageError``."""
         if not self._left:
             try:
                 await self._copy_until_short()
@@ -128,7 +128,7 @@ class Mover:
         return self._done
 
     async def _check_servers(self) -> None:
-        """Raise if a server is too old, or if both are one: the pause would stop the copies as well."""
+        """Raise if a server is too old, or if both are the same: the pause would stop the copies as well."""
         servers: set[str] = set()
         for cell, place in ((self._source, self._from), (self._target, self._to)):
             found: dict[str, Any] = await asked(cell.redis.info("server"))
@@ -185,7 +185,7 @@ class Mover:
         for passes in range(MOST_PASSES):
             began = time.monotonic()
             copied = await self._pass()
-            self._unchecked = set(self._foreign_jobs())  # of some, the turns are copied next
+            self._unchecked = set(self._foreign_jobs())  # the turns of some are copied next
             seconds = time.monotonic() - began
             self._say(f"{self._done.name}: copied {copied} of {self._done.keys} keys in {seconds:.1f} s.")
             if passes == 0:
@@ -199,7 +199,7 @@ class Mover:
         )
 
     async def _switch(self) -> None:
-        """Copy what is left while the source accepts no writes, and leave it. Raises ``StoreUnavailable``."""
+        """Copy the rest while the source accepts no writes, and leave it. Raises ``StoreUnavailable``."""
         source, leave = (
             self._source,
             load_script("moving/leave", self._source.clock, self._source.keys.tag != ""),
@@ -214,7 +214,7 @@ class Mover:
             self._check_jobs()
             arguments = self._to, self._proof, *frozen, *guards(source.keys)
             pipe: Any = redis.pipeline(transaction=False)
-            pipe.execute_command("CLIENT UNPAUSE")  # what waits until now runs after all of these
+            pipe.execute_command("CLIENT UNPAUSE")  # commands that wait run after all of these
             pipe.execute_command(
                 "EVALSHA", leave.sha, *source.keys.declared, source.keys.prefix, source.database, *arguments
             )
@@ -256,7 +256,7 @@ class Mover:
                 raise self._superseded()
 
     async def _pass(self) -> int:
-        """Copy each key that is not as it was at the last pass; return how many those are."""
+        """Copy or remove each key that changed since the last pass; return how many did."""
         changed = await self._changes.taken()
         if changed is None:
             await self._changes.begin()
@@ -294,7 +294,7 @@ class Mover:
         return copied
 
     async def _found(self, keys: Sequence[bytes]) -> list[Found]:
-        """Return those keys that exist. The source serves others after every few megabytes that are read for it."""
+        """Return the keys that exist. The source can serve other clients after every few megabytes that it reads."""
         redis: Any = self._source.redis
         marks: list[tuple[bytes, int]] = []
         while left := keys[len(marks) :]:
@@ -365,7 +365,7 @@ class Mover:
                 yield place
 
     async def _remove_others(self) -> None:
-        """Remove what an earlier mover has copied and is no longer at the source."""
+        """Remove the keys that an earlier mover copied and the source no longer has."""
         keys = self._target.keys
         known = {*guards(keys), keys.arriving(RQ_QUEUES)}
         async for found in keys_of_cell(self._target):
@@ -374,7 +374,7 @@ class Mover:
             )
 
     async def _remove_source(self) -> None:
-        """Remove the keys of the cell that has moved. What refuses writes there stays."""
+        """Remove the keys of the cell that has moved, except those that make its old place refuse writes."""
         left = set(guards(self._source.keys))
         async for found in keys_of_cell(self._source):
             if old := [key for key in found if text_of(key) not in left]:
@@ -390,7 +390,7 @@ class Mover:
         return f"{target.prefix}:{'arriving:' if text_of(name) in SHARED else ''}".encode() + name
 
     async def _written(self) -> tuple[str, int]:
-        """Return which process the source is, and how many changes it has made: that grows with each write."""
+        """Return the run id of the source, and its number of changes, which grows with each write."""
         server: dict[str, Any] = await asked(self._source.redis.info("server"))
         writes: dict[str, Any] = await asked(self._source.redis.info("persistence"))
         return str(server["run_id"]), int(writes["rdb_changes_since_last_save"])
@@ -421,7 +421,7 @@ def _portions(found: Sequence[Found]) -> Iterator[list[Found]]:
 
 
 async def keys_of_cell(cell: Cell) -> AsyncIterator[list[bytes]]:
-    """Go over the keys of a cell that move with it, each at least once."""
+    """Yield the keys of a cell that move with it, each at least once."""
     for stem in (cell.keys.prefix, cell.keys.rq):
         cursor = 0
         while True:
@@ -434,7 +434,7 @@ async def keys_of_cell(cell: Cell) -> AsyncIterator[list[bytes]]:
 
 
 def moves(keys: Keys, key: bytes) -> bool:
-    """Return whether a key of a cell moves with it. Those of workers do not: workers register again."""
+    """Return whether a key of a cell moves with it. The keys of workers do not: workers register again."""
     workers = keys.of_rq("rq_worker", "").encode(), keys.of_rq("rq_workers").encode()
     return not key.startswith(workers) and text_of(key) not in left_out(keys)
 
@@ -451,5 +451,5 @@ def shared_keys(keys: Keys) -> dict[str, str]:
 
 
 def guards(keys: Keys) -> list[str]:
-    """Return the shared keys that no release can use when they contain a word."""
+    """Return the shared keys that no release can use if they contain a word."""
     return [key for name, key in shared_keys(keys).items() if SHARED.get(name) != "string"]

@@ -1,9 +1,9 @@
 """The contents of files that are in a byte store: ``root/session/place``, where Redis knows root and place.
 
-Redis notes the place of content before it is stored and its file afterwards, and forgets both in one step. So a
-content whose place Redis does not know belongs to no file, whatever has died and when, and can be removed at any time:
-by the caller that has removed the file, by ``clear`` when a session is erased, and by ``sweep`` for sessions that have
-expired. The root is a name of this cell alone: what other deployments have in the same store is never looked at.
+Redis notes the place of content before it is stored and its file afterwards, and forgets both in one step. So content
+whose place Redis does not know belongs to no file, whichever process died and when, and can be removed at any time: by
+the caller that has removed the file, by ``clear`` when a session is erased, and by ``sweep`` for sessions that have
+expired. The root is a name of this cell only: content of other deployments in the same store is never touched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphon.wire.errors import asked
 log = logging.getLogger("antiphon.files")
 
 LONGEST_PART = 200
-"""So many characters a part of a name has at most: folders allow 255."""
+"""The most characters in a part of a name: folders allow 255."""
 PAGE = 1000
 
 
@@ -43,7 +43,7 @@ def new_place() -> str:
 
 
 def name_of(session: str, place: str) -> str:
-    """Return the name of content in the byte store. Names do not depend on upper and lower case."""
+    """Return the name of content in the byte store. Names do not rely on upper and lower case."""
     root, _, last = place.partition("/")
     return f"{_folder(root, session)}{last}"
 
@@ -55,7 +55,7 @@ def _folder(root: str, session: str) -> str:
 
 
 def _session_of(name: str) -> str:
-    """Return the session to which the content of this name belongs, or nothing for a name that is not ours."""
+    """Return the session that the content of this name belongs to, or '' for a name that is not ours."""
     encoded = "".join(name.split("/")[1:-1]).upper()
     with suppress(ValueError):
         return b32decode(encoded + "=" * (-len(encoded) % 8)).decode()
@@ -86,7 +86,7 @@ async def load_placed(
 
 
 async def remove_placed(session: SessionId, places: Sequence[str]) -> None:
-    """Remove contents of which Redis no longer knows the places. What remains is left to ``sweep``."""
+    """Remove contents whose places Redis no longer knows. What remains is left to ``sweep``."""
     store = bytes_of_process() if places else None
     if store is None:
         return
@@ -137,7 +137,7 @@ async def _remove_unknown(cell: Cell, store: StoredBytes, prefix: str) -> int:
 
 
 async def places_of(cell: Cell, session: SessionId) -> list[str]:
-    """Return the places of a session's contents in a byte store, and of those on their way. Raises ``StoreError``."""
+    """Return the places of a session's contents in a byte store, also of those being stored. Raises ``StoreError``."""
     if not cell.has_disk:
         return []
     [places] = await cell.run_for(b"PLACES", "files/places", session)

@@ -21,7 +21,7 @@ DURABILITIES = ("none", "everysec", "fsync", REPLICATED)
 
 
 class RedisFacts(Struct):
-    """Version, role, persistence and memory of a server, as it reports them. ``None`` stands for an unknown value."""
+    """Version, role, persistence and memory of a server, as it reports them. ``None`` means unknown."""
 
     server: str
     version: tuple[int, ...]
@@ -81,7 +81,7 @@ async def read_redis(redis: Redis, keys: Keys | None = None) -> RedisFacts:
 async def write_refusal(cell: Cell) -> StoreError | None:
     """Return why this cell takes no turns now, or None. Nothing is written.
 
-    Redis checks memory, disk, role and replicas before it runs a command that may write; this one adds an empty text.
+    Redis checks memory, disk, role and replicas before it runs a command that may write; this one writes an empty text.
     """
     try:
         await asked(cell.redis.setrange(cell.keys.fence, 0, ""))
@@ -91,7 +91,7 @@ async def write_refusal(cell: Cell) -> StoreError | None:
 
 
 async def memory_of(cell: Cell) -> tuple[int, int] | None:
-    """Return what Redis uses and its ``maxmemory`` in bytes; None if its user may not read them."""
+    """Return the memory that Redis uses and its ``maxmemory``, in bytes; None if the user may not read them."""
     try:
         info: dict[str, Any] = await asked(cell.redis.info("memory"))
     except StoreUnsupported:
@@ -100,10 +100,10 @@ async def memory_of(cell: Cell) -> tuple[int, int] | None:
 
 
 async def wait_for_disk(cell: Cell, patience_ms: int = 2000) -> bool:
-    """Return when all that was written before now is on the server's disk.
+    """Return when everything written so far is on the server's disk.
 
-    False where the server cannot say so: it has no append-only file, or is a Redis before 7.2. Raises
-    ``StoreUnavailable`` where its disk has not come after within ``patience_ms``.
+    Returns False if the server cannot confirm that: it has no append-only file, or is a Redis before 7.2. Raises
+    ``StoreUnavailable`` if its disk has not caught up within ``patience_ms``.
     """
     try:
         pipe = cell.redis.pipeline(transaction=False)
@@ -176,7 +176,7 @@ def check_redis(facts: RedisFacts, durability: str) -> None:
 
 
 async def _may_publish(redis: Redis, keys: Keys) -> bool:
-    """Check that a script's events reach the readers; this one is not received."""
+    """Return whether a script's events can reach the readers; nothing receives this one."""
     try:
         await redis.execute_command("SPUBLISH" if keys.tag else "PUBLISH", keys.live(0, ""), "")
     except NoPermissionError:

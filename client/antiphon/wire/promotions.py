@@ -31,7 +31,7 @@ async def promotions_of(cell: Cell) -> Promotions:
 
 
 async def change_promotions(cell: Cell, change: Change) -> Promotions:
-    """Change the promotions of a cell, after all changes that others make at once. Returns them, to copy them.
+    """Change the promotions of a cell, after any concurrent changes. Returns the result, to copy it.
 
     Raises ``StoreError``, and what ``change`` raises.
     """
@@ -56,7 +56,7 @@ async def copy_promotions(cell: Cell, after: Promotions) -> None:
 
 
 async def write_promotions(cell: Cell, before: bytes, after: Promotions) -> bytes | None:
-    """Write promotions over those that were read. Returns None, or those that are stored in their place."""
+    """Replace the promotions that were read. Returns None, or the promotions that are stored now instead."""
     text = msgspec.json.encode(after) if after.agents else b""
     match await cell.run("promote", before, text):
         case [b"PROMOTED"]:

@@ -1,6 +1,6 @@
-"""Notifications about single turns that programs have asked for: that a turn has ended, or waits for decisions.
+"""Push notifications about single turns: that a turn has ended, or waits for decisions.
 
-They belong to their turn, and go with it. Workers send them like the deliveries of webhooks.
+They belong to their turn, and are deleted with it. Workers send them like the deliveries of webhooks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.wire.lists.notices import KEEP_SECONDS
 from antiphon.wire.records import readable
 
 MOST_PUSHES = 10
-"""Of a turn."""
+"""Per turn."""
 AT_ONCE = 100
 KEEP_MS = int(KEEP_SECONDS * 1000)
 
@@ -29,8 +29,8 @@ KEEP_MS = int(KEEP_SECONDS * 1000)
 class Push(Struct, omit_defaults=True):
     """Where notifications about a turn are sent, and with which headers.
 
-    ``by`` has asked for it, and ``id`` is its name there. ``kinds`` are the types of the events to tell of. ``private``
-    allows addresses that are not public.
+    ``by`` is the caller that requested them, and ``id`` its name for them. ``kinds`` are the types of the events to
+    report. ``private`` allows addresses that are not public.
     """
 
     id: str
@@ -44,9 +44,9 @@ class Push(Struct, omit_defaults=True):
 
 
 class Due(NamedTuple):
-    """A notification to be sent: ``kind`` has happened to the turn at ``at``, in ms; it was handed out at ``since``.
+    """A notification to be sent: ``kind`` happened to the turn at ``at``, in ms; it was handed out at ``since``.
 
-    ``push`` is None if it cannot be read. It is ``locked`` if only the key for it is missing here.
+    ``push`` is None if it cannot be read, and ``locked`` is true if only its key is missing here.
     """
 
     delivery: str
@@ -60,9 +60,9 @@ class Due(NamedTuple):
 
 
 async def set_push(cell: Cell, turn_id: TurnId, session_id: SessionId, push: Push) -> None:
-    """Have notifications about a turn sent, once also about what has happened before. Repeating it changes nothing.
+    """Request notifications about a turn, including one about what has already happened. Repeating it changes nothing.
 
-    Raises ``LimitReached`` beyond 10 of a turn, ``TurnNotFound`` and ``StoreError``.
+    Raises ``LimitReached`` beyond 10 per turn, ``TurnNotFound`` and ``StoreError``.
     """
     content = cell.seal.seal(session_id, "push", encode(push))
     match await cell.run("pushes/set", turn_id, _digest(push.by, push.id), content, MOST_PUSHES, KEEP_MS):
@@ -94,12 +94,12 @@ async def pushes_of(cell: Cell, turn_id: TurnId, session_id: SessionId, by: str)
 
 
 async def delete_push(cell: Cell, turn_id: TurnId, by: str, name: str) -> None:
-    """Send no more of these notifications. Repeating it changes nothing. Raises ``StoreError``."""
+    """Stop sending these notifications. Repeating it changes nothing. Raises ``StoreError``."""
     await cell.run_for(b"OK", "pushes/delete", turn_id, _digest(by, name))
 
 
 async def take_pushes(cell: Cell, lease_ms: int) -> tuple[list[Due], int, bool]:
-    """Take notifications that are due, for a time. Also returns the time of Redis in ms, and whether there are more.
+    """Take due notifications for ``lease_ms``. Also returns the time of Redis in ms, and whether there are more.
 
     Raises ``StoreError``.
     """
@@ -108,7 +108,7 @@ async def take_pushes(cell: Cell, lease_ms: int) -> tuple[list[Due], int, bool]:
 
 
 async def settle_push(cell: Cell, due: Due, again_ms: int | None = None) -> None:
-    """Write that a notification was acknowledged or given up, or when it is tried again. Raises ``StoreError``."""
+    """Record that a notification was acknowledged or dropped, or when it is tried again. Raises ``StoreError``."""
     await cell.run_for(b"OK", "pushes/settle", due.delivery, "" if again_ms is None else again_ms)
 
 

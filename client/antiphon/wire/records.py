@@ -20,9 +20,9 @@ from antiphon.text import text_of
 
 
 class Published(Struct, frozen=True, gc=False):
-    """An event as it was published, of which only this is read: for whoever passes it on as it is.
+    """A published event of which only these fields are read, for code that passes it on unchanged.
 
-    ``json`` is the whole of it, perhaps of a newer release.
+    ``json`` is the whole event, perhaps of a newer release.
     """
 
     seq: int
@@ -38,7 +38,7 @@ class Published(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, event: Event) -> Published:
-        """This event as it would be published."""
+        """Return this event as it would be published."""
         return cls(event.seq, event.type, event.turn_id, event.run, event.to_json())
 
 
@@ -67,7 +67,7 @@ DAMAGE = (LookupError, ValueError, TypeError, AttributeError, OverflowError, Rec
 
 @contextmanager
 def readable(what: str, **where: Any) -> Generator[None]:
-    """Convert errors of the reading within it to ``CorruptRecord``. Put nothing else within: it would hide mistakes."""
+    """Convert errors of the enclosed reading to ``CorruptRecord``. Enclose nothing else: that would hide mistakes."""
     try:
         yield
     except DAMAGE as exc:
@@ -84,10 +84,9 @@ class NewTurn(Struct):
 
     It goes to the first of these queues that is set: ``queue``, the session's, ``agent_queue``, that of the session's
     agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if ``turn_queued`` is to carry
-    it. ``again`` names the wish to run a failed turn with the same request again. With a ``cursor`` the turn is
-    accepted only if that is the session's last event. The ``priority`` of a sub-agent is
-    ``front``, which no caller can choose. ``named`` is an inline ``agent`` with its name alone: a turn keeps no more of
-    it outside its request.
+    it. ``again`` identifies a call that runs a failed turn with the same request again. With a ``cursor``, the turn is
+    accepted only if that is the session's last event. The ``priority`` of a sub-agent is ``front``, which no caller can
+    choose. ``named`` is an inline ``agent`` reduced to its name: a turn keeps only that outside its request.
     """
 
     session_id: SessionId
@@ -142,7 +141,7 @@ class ClaimedTurn(Struct):
     created: int = 0  # when it was submitted, in ms
     failing_ms: int | None = None  # for how long its model service has failed in this step; None: it has not
     spent_ms: int = 0  # since its first start, without the time while it was suspended
-    untold: str = ""  # ids of turns whose tools have run, which no history says
+    untold: str = ""  # ids of turns with unreported tool calls
     usage: bytes | None = None  # what the session has used until now
     lacking: str = ""  # digests of the Apps that lack what it needs
     decisions: Sequence[bytes] = ()  # what was decided while it was suspended
@@ -226,8 +225,8 @@ class Reaped(NamedTuple):
 class Snapshot(Struct):
     """A session at one moment. ``cursor`` is the seq before the running turn's first event.
 
-    ``turns`` are those that were asked for, but for damaged ones: those that left nothing, and pending ones in the
-    order in which they will run. ``order`` are then the ids of all its turns, as they were submitted.
+    ``turns`` are the requested ones, except damaged ones: turns that left nothing, and pending ones in the order in
+    which they will run. ``order`` then contains the ids of all its turns, as they were submitted.
     """
 
     cursor: int
@@ -357,7 +356,7 @@ def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnR
 
 
 def place_of_event(event: str) -> str:
-    """Return where the data of an event belongs, to seal it: to its name and its tenant."""
+    """Return the place that the data of an event is encrypted for: the event's name and tenant."""
     return f"event {event}"
 
 
@@ -369,7 +368,7 @@ CLAIMED_LISTS = {"journal": "journal", "history": "message", "decisions": "decis
 
 
 def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
-    """Open a claimed turn, and return it. It is sealed until then: one that cannot be opened is given back as it was.
+    """Decrypt a claimed turn, and return it. A turn that cannot be decrypted is requeued as it was.
 
     Raises ``KeyMissing`` and ``SealBroken``; then nothing of the turn has changed.
     """
@@ -394,7 +393,7 @@ def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
 
 
 def _is_sealed(turn: ClaimedTurn) -> bool:
-    """Whether anything of a turn is sealed. It costs a worker without keys a search for the mark, and no call."""
+    """Return whether any of a turn is encrypted. It costs a worker without keys a search for the mark, and no call."""
     for data in (turn.request, turn.system, turn.variables, turn.session_agent, turn.summary):
         if data and (MARK in data or RAW_MARK in data):
             return True
@@ -406,12 +405,12 @@ def _is_sealed(turn: ClaimedTurn) -> bool:
 
 
 def is_in_the_clear(seal: Sealer, turn: ClaimedTurn) -> bool:
-    """Whether a turn that is not opened yet was submitted without a key, and is accepted from those who have none."""
+    """Return whether a turn, not decrypted yet, was submitted without a key, and is accepted without one."""
     return seal.on and not seal.strict and MARK not in turn.request
 
 
 def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:
-    """Open a turn that is to be cancelled, and return why. It is cancelled whether it can be opened or not."""
+    """Decrypt a turn that is to be cancelled, and return the reason. It is cancelled even if it cannot be decrypted."""
     stop = seal.reason(turn.session_id, turn.stop)
     with suppress(CorruptRecord):
         open_claimed(seal, turn)
@@ -419,7 +418,7 @@ def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:
 
 
 def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snapshot:
-    """Open a snapshot. A turn that cannot be opened is left out, as a damaged one is.
+    """Decrypt a snapshot. A turn that cannot be decrypted is left out, like a damaged one.
 
     Raises ``KeyMissing`` and ``SealBroken``.
     """

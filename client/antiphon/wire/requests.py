@@ -14,7 +14,7 @@ from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import TurnRecord, readable
 
 LASTS_MS = 7 * 86_400_000
-MOST = 200  # of a turn
+MOST = 200  # per turn
 MOST_BYTES_OF_TURN = 8 * 1024 * 1024
 
 
@@ -43,7 +43,7 @@ async def keep_request(
 
 
 async def kept_requests(cell: Cell, record: TurnRecord) -> list[KeptRequest]:
-    """Return the requests that are kept of a turn, in their order. Raises ``CorruptRecord`` and ``StoreError``."""
+    """Return the kept requests of a turn, in order. Raises ``CorruptRecord`` and ``StoreError``."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.requests(record.turn_id)))
     with readable("A kept request", session_id=record.session_id, turn_id=record.turn_id):
         return [

@@ -19,10 +19,10 @@ async def begin(
     cell: Cell, turn: ClaimedTurn, revision: str, *, pins: Mapping[str, str] | None = None,
     ran: Mapping[str, str] | None = None, bodies: Sequence[bytes] = (),
 ) -> bool:  # fmt: skip
-    """Note on which revision a turn runs, and the ``pins`` of its session. Returns False under another fence.
+    """Record the revision that a turn runs on, and the ``pins`` of its session. Returns False under another fence.
 
-    ``ran`` are the revisions on which the session's agents last ran; an empty one removes them. ``bodies`` are events
-    that are published with it. Raises ``StoreError``.
+    ``ran`` are the revisions that the session's agents last ran on; an empty mapping removes them. ``bodies`` are
+    events that are published with it. Raises ``StoreError``.
     """
     session = turn.session_id
     return await cell.run_held(
@@ -32,7 +32,7 @@ async def begin(
 
 
 async def wake_missing(cell: Cell, revision: str) -> None:
-    """Let the turns that wait for this revision, as agent@revision, be claimed at once. Raises ``StoreError``."""
+    """Let the turns that wait for this revision (agent@revision) be claimed immediately. Raises ``StoreError``."""
     while True:
         [number] = await cell.run_for(b"WOKEN", "wake", revision, WOKEN_AT_ONCE)
         if number < WOKEN_AT_ONCE:
@@ -62,7 +62,7 @@ def _by_agent(turn: ClaimedTurn, stored: bytes | None, what: str) -> dict[str, s
 async def write_route(
     cell: Cell, turn: ClaimedTurn, route: Route, *, entry: bytes, bodies: Sequence[bytes] = ()
 ) -> bool:
-    """Note the choice for a turn, with the ``entry`` of its journal and events.
+    """Record the route of a turn, with the ``entry`` of its journal and events.
 
     The turn moves to the queue of the route. Returns False, and writes nothing, under another fence. Raises
     ``StoreError``.
@@ -76,13 +76,13 @@ async def write_route(
 
 
 async def last_route(cell: Cell, session: SessionId) -> Route | None:
-    """Return the last choice for a turn of a session, or None. Raises ``StoreError`` and ``CorruptRecord``."""
+    """Return the last route of a session's turns, or None. Raises ``StoreError`` and ``CorruptRecord``."""
     [found] = await cell.session_fields(session, "route")
     return _decoded(cell.seal.open(session, "route", found), session) if found else None
 
 
 def route_of(record: TurnRecord) -> Route | None:
-    """Return the choice for a turn, or None. Raises ``CorruptRecord``."""
+    """Return the route of a turn, or None. Raises ``CorruptRecord``."""
     found = record.fields.get("route")
     return _decoded(found, record.session_id) if found else None
 

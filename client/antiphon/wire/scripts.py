@@ -2,8 +2,8 @@
 
 A script's header is its contract: ``-- @args`` names its arguments in order (a last one with ``...`` takes the rest),
 ``-- @include`` names the shared pieces that it needs, and ``-- -> WORD, value, [value], values...  explanation`` each
-outcome with its values, of which those in brackets may be missing. A script is addressed by the
-hash of its text, so two releases on one Redis each run their own.
+outcome with its values; values in brackets may be missing. A script is addressed by the hash of its text, so two
+releases on one Redis each run their own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from antiphon.wire.keys import RQ, Keys, lua_shared_keys
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
 KEEP_JOB_SECONDS = 3600
-"""How long RQ's record of a finished or cancelled turn stays. That of a failed one stays as long as the turn."""
+"""How long RQ's record of a finished or cancelled turn is kept. The record of a failed turn is kept with the turn."""
 HASH_LIVES_ON_MS = 3600 * 1000
 """How much longer a session's hash lives than its other keys, so that no seq is reused while an event is kept."""
 
 LOSSY = frozenset({"conversations/history", "emit", "limits/admit", "limits/limit", "renew", "snapshot"})
-"""Scripts that promise nothing: they only read, or what a failover loses of theirs is done again."""
+"""Scripts whose answers promise nothing: they only read, or the writes that a failover loses are made again."""
 
 MOST_VALUES = 1_000_000
-"""An answer that ends with any number of values has at most so many."""
+"""The most values in an answer that ends with any number of them."""
 
 _FOLDER = resources.files("antiphon.wire") / "lua"
 _CONSTANTS = f"""\
@@ -47,7 +47,7 @@ local HASH_LIVES_ON_MS, EVENTS_TTL_MS = {HASH_LIVES_ON_MS}, {EVENTS_TTL_SECONDS 
 @dataclass(frozen=True, slots=True)
 class Script:
     """One script, ready to run. ``arguments`` are the names in the order they are passed in, and
-    ``outcomes`` have how many values may follow each word of an answer."""
+    ``outcomes`` contains how many values may follow each word of an answer."""
 
     name: str
     arguments: tuple[str, ...]
@@ -56,7 +56,7 @@ class Script:
     sha: str
 
     def has_outcome(self, answer: Any) -> bool:
-        """Return whether the header names the word of an answer, and as many values as follow it."""
+        """Return whether the header declares the word of an answer with this number of values."""
         match answer:
             case [bytes(word), *values]:
                 return len(values) in self.outcomes.get(word, ())
@@ -120,7 +120,7 @@ async def run_script(cell: Place, name: str, *arguments: Any) -> Any:
 
 
 def given(value: int | None) -> int | str:
-    """An argument that may be left out: the scripts take '' for it then."""
+    """Return an optional argument as scripts take it: '' if it is left out."""
     return "" if value is None else value
 
 

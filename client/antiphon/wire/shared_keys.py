@@ -1,4 +1,4 @@
-"""Finds damage of the keys that all sessions share: it stops them all until it is repaired."""
+"""Finds damaged keys among those that all sessions share: they stop all sessions until they are repaired."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def damaged_keys(redis: Redis, keys: Keys) -> list[str]:
 
 
 async def named_damage(redis: Redis, keys: Keys) -> CorruptRecord | None:
-    """Return the error for a damaged key that all sessions share, or None if they are whole."""
+    """Return the error for damaged keys that all sessions share, or None if none is found."""
     try:
         damage = await damaged_keys(redis, keys)
     except StoreError:

@@ -22,9 +22,9 @@ from antiphon.wire.records import DAMAGE, ClaimedTurn, readable
 
 
 class SuspendedTurn(Struct):
-    """A turn that waits for decisions. ``suspended`` is since when, in ms since 1970, by the clock of Redis.
+    """A turn that waits for decisions. ``suspended`` is when it was suspended, in ms since 1970, by the clock of Redis.
 
-    ``calls`` are those that it still waits for.
+    ``calls`` are the calls that it still waits for.
     """
 
     turn_id: str
@@ -45,9 +45,9 @@ async def suspend(
 ) -> str | None:
     """Suspend a turn until these calls are decided, and these sleeps and waits are over.
 
-    With ``aside``, which is what the turn has used, the session's next turns pass it by.
+    With ``aside``, the usage of the turn, the session's next turns overtake it.
 
-    Returns '', why the turn is to be cancelled instead (then nothing is written), or None if another fence is in force.
+    Returns '', the reason to cancel the turn instead (then nothing is written), or None if another fence is in force.
     Raises ``StoreError``.
     """
     session = turn.session_id
@@ -74,7 +74,7 @@ async def suspend(
 
 
 def place_of(call: OpenCall | Wait) -> tuple[str, str, AtLimit]:
-    """Return the id and the kind of what a turn waits for, and what happens at its time: a sleep is over then."""
+    """Return the id and the kind of what a turn waits for, and what happens at its time: a sleep ends."""
     return (
         (call.id, call.kind, "approve")
         if isinstance(call, Wait)
@@ -83,19 +83,19 @@ def place_of(call: OpenCall | Wait) -> tuple[str, str, AtLimit]:
 
 
 def awaited(call: OpenCall | Wait) -> str:
-    """Return the event that something waits for, after the position that it has received; '' if it waits for none."""
+    """Return the event that a wait is for, after the position that it has received; '' if it is not for an event."""
     return f"{call.after} {call.event}" if isinstance(call, Wait) and call.event else ""
 
 
 def _flat(cell: Cell, session_id: str, call: OpenCall | Wait) -> tuple[str | int | bytes, ...]:
-    """A call as the script takes it, which adds ``until`` at the end of the JSON."""
+    """Return a call as the script takes it; the script adds ``until`` at the end of the JSON."""
     ms = "" if call.seconds is None else max(int(call.seconds * 1000), 0)
     body = cell.seal.seal(session_id, "call", encode(msgspec.structs.replace(call, until=None)))
     return *place_of(call), ms, body, _at_limit(cell, session_id, call), awaited(call)
 
 
 def _at_limit(cell: Cell, session_id: str, call: OpenCall | Wait) -> bytes:
-    """The decision of the call's time limit, encrypted: a script takes it, and could not encrypt one."""
+    """Return the decision at the call's time limit, encrypted, because a script cannot encrypt it."""
     call_id, _, at_limit = place_of(call)
     if not cell.seal.on or at_limit == "fail":
         return b""
@@ -152,7 +152,7 @@ def decisions_of(found: Sequence[bytes], turn_id: TurnId) -> list[Decision]:
 def claimed_decisions(turn: ClaimedTurn) -> dict[str, Decision]:
     """Return what a claimed turn has waited for, by the ids of its calls and waits.
 
-    What a wait has received are its ``arguments``: the ``position`` of the event, and its ``data``.
+    The ``arguments`` of a wait are what it has received: the ``position`` of the event, and its ``data``.
     Raises ``CorruptRecord``.
     """
     if not (turn.decisions or turn.received):
@@ -166,13 +166,13 @@ def claimed_decisions(turn: ClaimedTurn) -> dict[str, Decision]:
 
 
 def waits_of(fields: Mapping[str, bytes], turn_id: TurnId) -> list[Wait]:
-    """The sleeps of a turn's last suspension. Raises ``CorruptRecord``."""
+    """Return the sleeps and waits of a turn's last suspension. Raises ``CorruptRecord``."""
     with readable("The sleeps of a turn", turn_id=turn_id):
         return msgspec.json.decode(fields.get("waits") or b"[]", type=list[Wait])
 
 
 def open_calls(fields: Mapping[str, bytes], turn_id: TurnId) -> tuple[list[OpenCall], list[Decision]]:
-    """The calls of a turn's last suspension that are not decided, and the decisions about the others.
+    """Return the undecided calls of a turn's last suspension, and the decisions about the others.
 
     Raises ``CorruptRecord``.
     """
@@ -188,7 +188,7 @@ def _decision_fields(calls: int) -> list[str]:
 
 
 async def suspended_turns(cell: Cell, places: Sequence[Place]) -> list[SuspendedTurn | None]:
-    """Read these suspended turns in two round trips. One that has gone on meanwhile or is damaged is None."""
+    """Read these suspended turns in two round trips. A turn that is damaged or no longer suspended is None."""
     turns = [turn for _, turn in places]
     records = await fields_of(cell, map(cell.keys.turn, turns), *_LISTED)
     found = [_suspended(cell, turn, fields) for turn, fields in zip(turns, records, strict=True)]

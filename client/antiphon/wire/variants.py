@@ -12,11 +12,11 @@ from antiphon.wire.errors import asked, unexpected, unknown_turn
 from antiphon.wire.records import TurnRecord, readable
 
 LASTS_MS = 7 * 86_400_000
-MOST = 100  # of a turn
+MOST = 100  # per turn
 
 
 async def keep_variant(cell: Cell, record: TurnRecord, run: VariantRun, *, tell: bool = False) -> bool:
-    """Keep a variant, and with ``tell`` let its worker run it. Returns False if that worker does not listen.
+    """Keep a variant and, with ``tell``, have its worker run it. Returns False if that worker does not listen.
 
     Repeating it sends the command again; a worker runs a variant once. Raises ``UsageError`` if the turn has too many,
     ``TurnNotFound`` and ``StoreError``.

@@ -18,8 +18,8 @@ from antiphon.wire.lists.reading import fields_of, workers_of
 from antiphon.wire.lists.workers import FIELD
 from antiphon.wire.records import ClaimedTurn, TurnRecord
 
-PAGE = 1000  # sessions that one round trip looks at
-LOOKED_AT = 21  # turns of a session, the current one among them
+PAGE = 1000  # sessions that one round trip reads
+LOOKED_AT = 21  # turns of a session, including the current one
 
 
 class Advertised(Struct):
@@ -30,7 +30,7 @@ class Advertised(Struct):
 
 
 class BegunTurn(Struct):
-    """A turn that has begun and not ended, and the agent and revision that it runs on, where they can be known."""
+    """A turn that has begun and not ended, and the agent and revision that it runs on, if known."""
 
     turn_id: str
     session_id: str
@@ -96,7 +96,7 @@ async def begun_turns(cell: Cell) -> list[BegunTurn]:
 
 
 async def revision_of(cell: Cell, record: TurnRecord) -> tuple[str, str]:
-    """Return the agent and the revision on which a turn ran, each '' if it is not known. Raises ``StoreError``."""
+    """Return the agent and the revision that a turn ran on, each '' if unknown. Raises ``StoreError``."""
     noted, app = (text_of(record.fields.get(name)) for name in ("revision", "app"))
     if not (noted or app):
         return "", ""
@@ -106,7 +106,7 @@ async def revision_of(cell: Cell, record: TurnRecord) -> tuple[str, str]:
         ((own, tenant, created),) = await fields_of(cell, [session], "agent", "tenant", "created")
         later = number(created) > number(record.fields.get("created"))
         if later or record.tenant not in (None, text_of(tenant)):
-            own = b""  # the turn is kept longer than its session: this is a later one
+            own = b""  # the turn has outlived its session: this is a later one
         own = cell.seal.open(record.session_id, "agent", own or b"")
     known = {} if not app else await revisions_of_app(cell, app) or {}
     name = _named(own) or (next(iter(known)) if len(known) == 1 else "")
@@ -114,14 +114,14 @@ async def revision_of(cell: Cell, record: TurnRecord) -> tuple[str, str]:
 
 
 class LastTurn(NamedTuple):
-    """The App on which a turn began, by its hash, and its revision if that was noted."""
+    """The hash of the App that a turn began on, and its revision if that was noted."""
 
     app: str
     revision: str
 
 
 async def last_of(cell: Cell, turn: ClaimedTurn, agent: str) -> LastTurn | None:
-    """Return the last turn of a session with an agent before this one, among its last ones. Raises ``StoreError``."""
+    """Return the last of the session's newest turns before this one with an agent, or None. Raises ``StoreError``."""
     session = turn.session_id
     listed = [
         text_of(one) for one in await asked(cell.redis.lrange(cell.keys.turns(session), -LOOKED_AT, -1))
@@ -137,14 +137,14 @@ async def last_of(cell: Cell, turn: ClaimedTurn, agent: str) -> LastTurn | None:
 
 
 class SessionRevisions(NamedTuple):
-    """A session's revisions by agent: those that it keeps, and those of its last turns, as far as they are noted."""
+    """A session's revisions by agent: the ones that it keeps, and the ones of its last turns, as far as noted."""
 
     pins: Mapping[str, str]
     ran: Mapping[str, str]
 
 
 async def sessions_with_revisions(cell: Cell) -> AsyncGenerator[SessionRevisions, None]:
-    """Yield the sessions of a cell that note any revision. This reads all sessions. Raises ``StoreError``."""
+    """Yield the sessions of a cell that have noted revisions. This reads all sessions. Raises ``StoreError``."""
     cursor, seen = 0, set[bytes]()
     while True:
         cursor, page = await asked(cell.redis.zscan(cell.keys.sessions, cursor, count=PAGE))
@@ -170,7 +170,7 @@ async def _revision(cell: Cell, app: str, agent: str, apps: dict[str, Mapping[st
 
 
 def _agent_name(cell: Cell, session: str, stored: bytes | None) -> str:
-    """The name of an agent that is stored as its name or as a whole; '' without one, or if it cannot be opened."""
+    """Return the name of an agent stored by name or as a whole; '' without one, or if it cannot be decrypted."""
     with suppress(CorruptRecord):
         return _named(cell.seal.open(session, "agent", stored or b""))
     return ""

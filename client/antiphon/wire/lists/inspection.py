@@ -20,7 +20,7 @@ from antiphon.wire.records import DEFAULT_QUEUE, TurnRecord, decode_published
 
 
 async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]:
-    """Read the agents of sessions in JSON; empty for those that cannot be opened."""
+    """Read the agents of sessions as JSON; empty if one cannot be decrypted."""
     found = await fields_of(cell, map(cell.keys.session, sessions), "agent")
     return [
         _shown(cell, session, "agent", raw or b"") for session, (raw,) in zip(sessions, found, strict=True)
@@ -32,7 +32,7 @@ MOST_PAGES = 100
 
 
 async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
-    """Read the events of a turn's last run that are kept, but for deltas, in pages. Raises ``StoreError``."""
+    """Read the kept events of a turn's last run, except deltas, in pages. Raises ``StoreError``."""
     after = await cell.place_of_turn(turn.session_id, turn.turn_id)
     last = turn.last_seq if turn.status in TERMINAL else None
     found: list[Event] = []
@@ -47,7 +47,7 @@ async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
 
 
 def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:
-    """Read an event of this turn; None for a delta, one of another turn, and a damaged one."""
+    """Read an event of this turn; None for a delta, an event of another turn, or a damaged one."""
     try:
         known = decode_published(body)
         if known.turn_id != turn.turn_id or known.type.endswith("_delta"):
@@ -64,10 +64,10 @@ CLAIMED_ENTRIES = 1000  # of a queue, as in claim.lua
 
 
 class SessionRow(Struct):
-    """One session in a list. ``fields`` holds the raw values that were asked for.
+    """One session in a list. ``fields`` contains the requested raw values.
 
-    ``held`` is true while a worker holds the session, ``failed`` if the turn that was submitted last has failed, and
-    ``suspended`` if that turn waits for decisions, or the one that runs next. ``due`` is when the next delayed turn is
+    ``held`` is true while a worker holds the session, ``failed`` if the last submitted turn has failed, and
+    ``suspended`` if that turn or the one that runs next waits for decisions. ``due`` is when the next delayed turn is
     due, or 0. ``restored`` is true if an archive has nothing more of it. Times are the server's, in ms.
     """
 
@@ -111,7 +111,7 @@ class FailedTurn(Struct):
 
 
 async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
-    """Return the live workers, ours and RQ's own, by name with their process id: those of one queue, or all."""
+    """Return the process ids of the live workers, ours and RQ's own, by name: of one queue, or all."""
     names = await workers_of(cell, queue)
     found = await fields_of(cell, (cell.keys.of_rq("rq_worker", name) for name in names), "birth", "pid")
     return {name: number(pid) for name, (birth, pid) in zip(names, found, strict=True) if birth is not None}
@@ -131,7 +131,7 @@ async def unserved(cell: Cell, turn_id: TurnId) -> str | None:
 async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
     """Return whether one of these queues has an entry that is not another prefix's, or this worker holds a turn.
 
-    Both are read at one moment; of a queue, as many entries as a claim looks at.
+    Both are read at one moment; of each queue, as many entries as a claim reads.
     """
     pipe = cell.redis.pipeline(transaction=True)
     pipe.hlen(cell.keys.held(worker))
@@ -149,7 +149,7 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
     pipe = cell.redis.pipeline(transaction=False)
     for job in jobs:
         pipe.hget(cast("Any", cell.keys.of_rq("rq_job", "").encode() + job), "ant_prefix")
-    prefixes = await asked(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
+    prefixes = await asked(pipe.execute(raise_on_error=False))  # a job that is not a hash is not a turn
     return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.deployment for prefix in prefixes]
 
 
@@ -162,7 +162,7 @@ async def places_of_sessions(cell: Cell, sessions: Iterable[str]) -> list[Place]
 
 
 async def sessions_in(cell: Cell, state: str, most: int) -> list[str]:
-    """Return the sessions that may be running, suspended or failed, of up to ``most`` entries of these lists."""
+    """Return the sessions that may be running, suspended or failed, from up to ``most`` entries of each list."""
     if state == "running":
         return [text_of(one) for one in await asked(cell.redis.zrange(cell.keys.active, 0, most - 1))]
     lists = [cell.keys.suspended]
@@ -174,7 +174,7 @@ async def sessions_in(cell: Cell, state: str, most: int) -> list[str]:
 
 
 async def session_rows(cell: Cell, places: Sequence[Place], fields: Sequence[str]) -> list[SessionRow | None]:
-    """Read some fields of these sessions, in two round trips, or in four where there are delayed turns.
+    """Read some fields of these sessions, in two round trips, or in four if there are delayed turns.
 
     A session that has ended becomes None.
     """
@@ -194,7 +194,7 @@ async def session_rows(cell: Cell, places: Sequence[Place], fields: Sequence[str
 
 
 async def _add_ends(cell: Cell, rows: Sequence[SessionRow]) -> None:
-    """Whether the last turn of each session has failed, and whether that or the next one is suspended."""
+    """Set whether the last turn of each session has failed, and whether that or the next one is suspended."""
     keys = (cell.keys.turn(turn) for row in rows for turn in (row.last_turn, row.head or row.last_turn))
     found = iter(await fields_of(cell, keys, "status"))
     for row, (last,), (head,) in zip(rows, found, found, strict=True):
@@ -202,7 +202,7 @@ async def _add_ends(cell: Cell, rows: Sequence[SessionRow]) -> None:
 
 
 async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
-    """When the next delayed turn of each session is due, of those that ever had one."""
+    """Set when the next delayed turn of each session is due; the sessions have had delayed turns."""
     pipe = cell.redis.pipeline(transaction=False)
     for row in rows:
         pipe.lrange(cell.keys.turns(row.session_id), 0, -1)
@@ -213,7 +213,7 @@ async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
 
 
 async def due_turns(cell: Cell, places: Sequence[Place]) -> list[DueTurn | None]:
-    """These delayed turns; None for each that no longer exists."""
+    """Read these delayed turns; None for each that no longer exists."""
     names = "session", "queue", "tenant", "queued_at"
     found: list[DueTurn | None] = []
     records = await fields_of(cell, (cell.keys.turn(turn) for _, turn in places), *names)
@@ -236,7 +236,7 @@ async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], boo
 
 
 async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
-    """Return the status of each turn, '' for those that have expired."""
+    """Return the status of each turn, '' for expired ones."""
     found = await fields_of(cell, map(cell.keys.turn, turns), "status")
     return [text_of(status) for (status,) in found]
 
@@ -257,7 +257,7 @@ async def not_turns(cell: Cell, limit: int) -> list[FailedTurn]:
 
 
 def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
-    """Return a session's row, or None if it is damaged: then it is listed with the failed turns."""
+    """Return a session's row, or None if it has ended or is damaged; a damaged one is listed with the failed turns."""
     if any(isinstance(answer, Exception) for answer in answers):
         return None
     found, turns, messages, last_turn, head = answers
@@ -273,7 +273,7 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
 
 
 def _shown(cell: Cell, session: str, field: str, value: bytes) -> bytes:
-    """A field of a session for a list; nothing where it cannot be opened."""
+    """Return a field of a session for a list; empty if it cannot be decrypted."""
     try:
         return cell.seal.open_field(session, SESSION, field, value)
     except CorruptRecord:

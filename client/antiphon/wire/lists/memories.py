@@ -19,7 +19,7 @@ from antiphon.wire.records import pairs, readable
 
 
 class FactSource(Struct, frozen=True, array_like=True):
-    """A turn with output. ``digest`` differs with what it says."""
+    """A turn with output. ``digest`` depends on its text."""
 
     session_id: str
     turn_id: str
@@ -64,14 +64,14 @@ Written = Literal["OK", "CHANGED", "SUPERSEDED"]
 
 
 def count_of(facts: Mapping[str, StoredFact]) -> int:
-    """Count the facts. What stays of one that a person has deleted is none."""
+    """Count the facts, except those that a person has deleted."""
     return sum(bool(one.wordings[-1].text) for one in facts.values())
 
 
 async def read_facts(cell: Cell, scope: str) -> FactBook:
     """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if one of them cannot be read.
 
-    For whoever needs all of them: one that cannot be read may be what keeps a turn from being distilled again.
+    For callers that need all of them: an unreadable fact may be what prevents a second extraction from a turn.
     """
     book = await read_book(cell, scope)
     for error in book.damaged.values():
@@ -80,7 +80,7 @@ async def read_facts(cell: Cell, scope: str) -> FactBook:
 
 
 async def read_book(cell: Cell, scope: str) -> FactBook:
-    """Read the facts of a scope that can be read, and why others cannot. Raises ``StoreError``."""
+    """Read the readable facts of a scope, and the errors of the others. Raises ``StoreError``."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
     version = text_of(found.pop(b"@version", None))
     facts: list[StoredFact] = []
@@ -106,10 +106,10 @@ def _read(cell: Cell, scope: str, name: str, data: bytes) -> StoredFact:
 async def write_facts(
     cell: Cell, scope: str, book: FactBook, changes: Mapping[str, StoredFact | None], held: Held = NOT_HELD
 ) -> Written:
-    """Write facts, or None for one that goes.
+    """Write facts, or delete those that are None.
 
-    Returns ``CHANGED`` if others have changed them, and ``SUPERSEDED`` if the session is not ``held`` any more: then
-    nothing was written. Raises ``StoreError``.
+    Returns ``CHANGED`` if they have changed since they were read, and ``SUPERSEDED`` if the session is no longer
+    ``held``: then nothing was written. Raises ``StoreError``.
     """
     flat: Sequence[Any] = [
         value
@@ -128,7 +128,7 @@ async def write_facts(
 
 
 class TakenSession(Struct, frozen=True):
-    """A session that this worker holds to index it: the turns that are new, and those that the index has if it was cut.
+    """A session that this worker holds to index it: its new turns, and those that the index has if it was cut.
 
     ``new`` and ``cut`` are as Redis has them. With ``damage``, its key cannot be read.
     """
@@ -151,7 +151,7 @@ class Remembered(NamedTuple):
 
 
 async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> list[TakenSession]:
-    """Take up to ``count`` sessions that a memory is to look at. Raises ``StoreError``."""
+    """Take up to ``count`` sessions that a memory is to index or to forget. Raises ``StoreError``."""
     fence, *found = await cell.run_for(b"TAKEN", "memories/take", memory, lease_ms, count)
     return [_taken(memory, text_of(fence), each) for each in found]
 
@@ -170,8 +170,8 @@ async def settle_session(
 ) -> list[str] | None:
     """Store which turns are in the index, with '' for a forgotten turn.
 
-    Returns the turns whose documents must go, because another worker has taken the session and does not know them; and
-    None while that one has not settled it: ask again. Raises ``StoreError``.
+    Returns the turns whose documents must be removed, because another worker has taken the session and does not know
+    them; None until that worker has settled it: ask again. Raises ``StoreError``.
     """
     flat = [value for pair in indexed.items() for value in pair]
     match await cell.run(
@@ -188,7 +188,7 @@ async def settle_session(
 
 
 async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None:
-    """Release a session that cannot be indexed now to any worker after this time. Raises ``StoreError``."""
+    """Release a session that cannot be indexed now; any worker may take it after this time. Raises ``StoreError``."""
     await cell.run_held(b"OK", "memories/put_off", memory, taken.session_id, taken.fence, ms)
 
 
@@ -209,7 +209,7 @@ async def _read_known(cell: Cell, memory: str, session_id: str, turns: Sequence[
     fields = [f"{memory}/{turn}" for turn in turns]
     try:
         answer: Any = await cell.redis.hmget(cell.keys.remembered(session_id), f"@cut/{memory}", *fields)
-    except ResponseError:  # another kind of value is there
+    except ResponseError:  # the key has another type
         return []
     cut, *values = cast("list[bytes | None]", answer)
     if cut is not None:
@@ -220,7 +220,7 @@ async def _read_known(cell: Cell, memory: str, session_id: str, turns: Sequence[
 
 
 async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | None:
-    """Return the tenant of a turn, or of its session, which was restored after it had taken the turn."""
+    """Return the tenant of a turn, or that of its session if it was restored after it had accepted the turn."""
     pipe = cell.redis.pipeline(transaction=False)
     pipe.hget(cell.keys.turn(turn), "tenant")
     pipe.hget(cell.keys.session(session_id), "tenant")
@@ -229,7 +229,7 @@ async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | No
 
 
 async def tenant_of_session(cell: Cell, session_id: SessionId) -> tuple[bool, str | None]:
-    """Return whether a session lives or is remembered, and its tenant. Raises ``StoreError``."""
+    """Return whether a session exists or is remembered, and its tenant. Raises ``StoreError``."""
     pipe = cell.redis.pipeline(transaction=False)
     pipe.hmget(cell.keys.session(session_id), "created", "tenant")
     pipe.hmget(cell.keys.remembered(session_id), "@names", "@tenant")
@@ -242,7 +242,7 @@ async def tenant_of_session(cell: Cell, session_id: SessionId) -> tuple[bool, st
 
 
 async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
-    """Let a memory index some of what another one has. Returns True once it has it all. Raises ``StoreError``."""
+    """Let a memory index a part of what another one has. Returns True once it has everything. Raises ``StoreError``."""
     match await cell.run("memories/take_over", memory, replaced, count):
         case [b"READY"]:
             return True
@@ -253,12 +253,12 @@ async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
 
 
 async def has_taken_over(cell: Cell, memory: str) -> bool:
-    """Return whether a memory has all of the one that it replaces. Raises ``StoreError``."""
+    """Return whether a memory has everything of the one that it replaces. Raises ``StoreError``."""
     return bool(await asked(cell.redis.hexists(cell.keys.taking_over(memory), "ready")))
 
 
 async def waiting_sessions(cell: Cell, memory: str) -> int:
-    """Return how many sessions a memory is still to index or to forget. Raises ``StoreError``."""
+    """Return how many sessions a memory has yet to index or to forget. Raises ``StoreError``."""
     return int(await asked(cell.redis.zcard(cell.keys.unindexed(memory))))
 
 

@@ -1,4 +1,4 @@
-"""The notices of a cell: that a run has ended, or that a turn waits for somebody, while somebody asks for them."""
+"""The completion events of a cell: a run ended, or a turn was suspended; written only while something subscribes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import TurnRecord, turn_record
 
 BEGAN = "began"
-"""The kind of a log's first entry, which is no notice."""
+"""The kind of a log's first entry, which is not a completion event."""
 
 KEEP_SECONDS = 7 * 24 * 3600.0
-"""So long a log stays that readers with cursors follow."""
+"""How long a log is kept that readers with cursors follow."""
 
 OLDEST = "-"
-"""Instead of an entry: from the beginning of what is kept."""
+"""In place of an entry: the beginning of the kept log."""
 
 
 class Notice(NamedTuple):
-    """One entry: what has happened to which turn, and the ``seq`` of the event that says so in its session."""
+    """One entry: what happened to which turn, and the ``seq`` of its session's event about that."""
 
     id: str
     kind: str
@@ -37,7 +37,7 @@ class Notice(NamedTuple):
 
 
 async def follow(cell: Cell, keep_ms: int) -> str:
-    """Ask for this cell's notices for a time, and return the id of the newest entry. Raises ``StoreError``."""
+    """Subscribe to this cell's notices for a time, and return the id of the newest entry. Raises ``StoreError``."""
     [newest] = await cell.run_for(b"OK", "notices/follow", keep_ms)
     return text_of(newest)
 
@@ -53,7 +53,7 @@ async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | Non
 
 
 async def noticed_events(cell: Cell, notices: Sequence[Notice]) -> list[bytes | None]:
-    """Read the events that these notices are of, in one round trip; None for those that are not kept or are damaged.
+    """Read the sessions' events that these notices report, in one round trip; None for missing or damaged ones.
 
     Raises ``KeyMissing``.
     """
@@ -65,7 +65,7 @@ async def noticed_events(cell: Cell, notices: Sequence[Notice]) -> list[bytes | 
 
 
 async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
-    """Read the agents of turns in JSON: the turn's own, or its session's; empty where neither is left.
+    """Read the agents of turns as JSON: the turn's own, or its session's; empty if neither is left.
 
     Raises ``KeyMissing``.
     """
@@ -80,7 +80,7 @@ async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
 
 
 async def tenants_of(cell: Cell, turns: Sequence[TurnId]) -> list[str | None]:
-    """Read the tenant of each turn; None where it has none or the turn has expired. Raises ``KeyMissing``."""
+    """Read the tenant of each turn; None without one, or if the turn has expired. Raises ``StoreError``."""
     return [
         text_of(tenant) or None for (tenant,) in await fields_of(cell, map(cell.keys.turn, turns), "tenant")
     ]
@@ -93,7 +93,7 @@ async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId
 
 
 async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord | AgentError | None]:
-    """Read these turns in one round trip. A damaged or deleted one becomes its error, one that has expired None."""
+    """Read these turns in one round trip. A damaged or deleted turn becomes its error, an expired one None."""
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hgetall(cell.keys.turn(turn))

@@ -36,7 +36,7 @@ async def queues_of(cell: Cell) -> list[str]:
 
 
 async def workers_of(cell: Cell, queue: str | None = None) -> list[str]:
-    """Return the workers in RQ's lists, of a queue or of all; one that was killed may still be in them."""
+    """Return the workers in RQ's lists, of a queue or of all; a killed worker may still be listed."""
     listed = cell.keys.of_rq("rq_workers_of", queue) if queue else cell.keys.of_rq("rq_workers")
     return _names(cell, "rq_worker", await asked(cell.redis.smembers(listed)))
 

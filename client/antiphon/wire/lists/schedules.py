@@ -1,4 +1,4 @@
-"""The schedules of a cell: what is to be submitted again and again, and when next."""
+"""The schedules of a cell: what they submit, and when they are due next."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from antiphon.wire.errors import asked, unexpected
 
 PAUSED = "inf"
 NEVER = 9_000_000_000_000_000
-"""When a schedule is due that only events start."""
+"""The due time of a schedule that only events start."""
 
 
 class StoredSchedule(NamedTuple):
-    """A schedule as Redis has it, its plan and its error sealed. ``due`` is in ms, None while it is paused."""
+    """A schedule as Redis has it, with its plan and its error encrypted. ``due`` is in ms, None while it is paused."""
 
     id: str
     due: int | None
@@ -28,7 +28,7 @@ class StoredSchedule(NamedTuple):
         return self.id.partition(":")[2]
 
     def plan(self, cell: Cell) -> bytes:
-        """Return what it submits, in JSON. Raises ``KeyError``, ``KeyMissing``, ``SealBroken``."""
+        """Return what it submits, as JSON. Raises ``KeyError``, ``KeyMissing``, ``SealBroken``."""
         return cell.seal.open(self.session_id, "plan", self.fields["plan"])
 
     def error(self, cell: Cell) -> str:
@@ -39,7 +39,7 @@ class StoredSchedule(NamedTuple):
 async def write_schedule(
     cell: Cell, session: str, name: str, due: str, fields: Mapping[str, str], plan: bytes = b""
 ) -> bool:
-    """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not.
+    """Write a schedule, or change when it is due ('' removes it). Returns False if it must exist and does not.
 
     Raises ``LimitReached`` if its tenant has too many.
     """
@@ -61,7 +61,7 @@ async def write_schedule(
 
 
 async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str, error: str) -> bool:
-    """Let a schedule wait for its next time. Returns False if it was not due at this one any more."""
+    """Advance a schedule to its next due time. Returns False if it was no longer due at ``due``."""
     sealed = cell.seal.seal(schedule.partition(":")[2], "reason", error.encode())
     match await cell.run("schedules/advance", schedule, due, next_due, turn, sealed):
         case [b"OK"]:
@@ -73,7 +73,7 @@ async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str,
 
 
 async def due_schedules(cell: Cell, now: int, count: int, skip: int = 0) -> list[str]:
-    """Return the ids of due schedules, the first one first, after skipping as many as given."""
+    """Return the ids of due schedules, the earliest first, after the first ``skip`` ones."""
     found = await asked(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, skip, count))
     return [text_of(one) for one in found]
 
@@ -105,7 +105,7 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
 
 
 async def schedules_of_event(cell: Cell, name: str, tenant: str) -> list[StoredSchedule]:
-    """Return the schedules of this tenant that an event of this name starts, '' without one; paused ones do not."""
+    """Return the schedules of this tenant ('': of none) that an event of this name starts, except paused ones."""
     [ids] = await cell.run_for(b"FOUND", "schedules/of_event", name, tenant, NEVER)
     return await stored(cell, [text_of(one) for one in ids]) if ids else []
 

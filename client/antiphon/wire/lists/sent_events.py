@@ -15,7 +15,7 @@ PAGE = 500
 
 
 class SentEvent(msgspec.Struct):
-    """An event as it is stored. What scripts know of it is beside it."""
+    """An event as it is stored. What scripts read of it is stored separately."""
 
     data: Any = None
 

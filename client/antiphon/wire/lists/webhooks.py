@@ -1,4 +1,4 @@
-"""The webhooks of a cell: who is to be told of what, and the deliveries that wait."""
+"""The webhooks of a cell: which endpoints receive which completion events, and the deliveries that wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.wire.lists.reading import is_damaged
 from antiphon.wire.records import pairs
 
 What = Literal["delivered", "dropped", "skipped", "later"]
-"""What became of a delivery; ``skipped``: the webhook had not asked for it."""
+"""What became of a delivery; ``skipped``: the webhook does not subscribe to it."""
 
 MOST_WEBHOOKS = 100
 AT_ONCE = 100
@@ -36,7 +36,7 @@ class StoredWebhook(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The events of a webhook: ``id`` is its entry in Redis, ``at`` when the notice was handed out, in ms."""
+    """A delivery of a webhook: ``id`` is its entry in Redis, ``at`` when the notice was handed out, in ms."""
 
     id: str
     at: int
@@ -61,7 +61,7 @@ class Taken(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """What became of the notices: behind which one some were lost ('' for none), and whether there are more.
+    """What became of the notices: after which one some were lost ('' if none were), and whether there are more.
 
     ``pushes`` is whether single turns may have notifications (see ``antiphon.wire.pushes``).
     """
@@ -87,8 +87,8 @@ async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> Non
 async def take_webhook(
     cell: Cell, lease_ms: int, pause_ms: int
 ) -> tuple[Taken | DamagedWebhook | None, Handed]:
-    """Take a webhook with due deliveries, after new notices were handed out. Raises ``KeyMissing`` once it has it: then
-    another worker takes it at the end of the lease. Raises ``StoreError``.
+    """Hand out new notices, and take a webhook with due deliveries. Raises ``StoreError``, and ``KeyMissing`` after it
+    has taken the webhook: then another worker takes it at the end of the lease.
     """
     match await cell.run("webhooks/take", lease_ms, pause_ms, KEEP_MS, AT_ONCE):
         case [b"NONE", *handed]:
@@ -108,7 +108,7 @@ async def settle(
     cell: Cell, taken: Taken, delivery: Delivery, what: What, ms: int = 0,
     error: str = "",
 ) -> bool:  # fmt: skip
-    """Write what became of a delivery. Returns False if another worker holds the webhook by now."""
+    """Record what became of a delivery. Returns False if another worker holds the webhook now."""
     sealed = cell.seal.seal(taken.name, "webhook_error", error.encode())
     return await cell.run_held(
         b"OK", "webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, sealed
@@ -116,14 +116,14 @@ async def settle(
 
 
 async def release_webhook(cell: Cell, taken: Taken) -> None:
-    """Hold a webhook no longer."""
+    """Release a webhook."""
     await cell.run_held(b"OK", "webhooks/release", taken.name, taken.fence)
 
 
 async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> list[StoredWebhook]:
-    """Read these webhooks, or all, by their names. Those that are gone are left out, and fields that do not open.
+    """Read the webhooks with these names, or all. Deleted ones and fields that cannot be decrypted are left out.
 
-    One whose record is of another type has only an error.
+    A webhook whose record has another type has only an error.
     """
     if names is None:
         known: list[bytes] = await asked(cell.redis.zrange(cell.keys.webhooks, 0, -1))

@@ -20,9 +20,9 @@ FIELD = "ant_app"
 
 
 class Offer(Struct):
-    """What one App has: its ``agents``, and the ``providers`` of agents that come with turns (``*`` is any).
+    """What one App has: its ``agents``, and the ``providers`` of inline agents (``*`` is any).
 
-    ``models`` are those that such agents may name, None for any. ``more`` is true where names were left out.
+    ``models`` are the models that inline agents may name, None for any. ``more`` is true if names were left out.
     """
 
     prefix: str
@@ -42,7 +42,7 @@ async def offers(cell: Cell) -> list[Offer]:
 
 
 def _offer(cell: Cell, record: bytes | None) -> Offer | None:
-    """Read what a worker offers; None for one of RQ's own and one of another prefix."""
+    """Read what a worker offers; None for a worker of RQ's own or of another prefix."""
     with suppress(msgspec.MsgspecError, UnicodeError):
         offer = msgspec.json.decode(record or b"", type=Offer)
         return offer if cell.keys.of_deployment(offer.prefix) else None
@@ -50,7 +50,7 @@ def _offer(cell: Cell, record: bytes | None) -> Offer | None:
 
 
 FRONT = 100
-"""So many entries of a queue are looked at for the oldest one: a tenant has one entry there, its oldest turn."""
+"""How many entries of a queue are searched for the oldest one: a tenant has one entry there, its oldest turn."""
 
 _REGISTRIES = ("rq_started", "rq_deferred", "rq_scheduled", "rq_failed")
 _FIELDS = ("birth", "last_heartbeat", "queues", "pid", "hostname", "state", "version", "successful_job_count",
@@ -60,9 +60,9 @@ _FIELDS = ("birth", "last_heartbeat", "queues", "pid", "hostname", "state", "ver
 class QueueRow(Struct):
     """A queue of a cell. ``queued`` turns may be claimed at once; the oldest of them has waited ``oldest_seconds``.
 
-    ``waiting`` turns wait behind others of their session or tenant, or for a decision; ``delayed`` ones for their time
-    or their next attempt. ``retrying_seconds`` is for how long the model service of a turn has failed in its current
-    step: the longest of the first ``FRONT`` turns that are queued, run or are delayed. ``workers`` serve the queue now.
+    ``waiting`` turns wait for others of their session or tenant, or for a decision; ``delayed`` ones for their time or
+    their next attempt. ``retrying_seconds`` is how long the model service of a turn has failed in its current step: the
+    longest among the first ``FRONT`` turns that are queued, running or delayed. ``workers`` serve the queue now.
     """
 
     name: str
@@ -80,8 +80,8 @@ class WorkerRow(Struct):
     """A live worker process. ``since`` is its start and ``heard`` its last sign of life, in ms since 1970.
 
     ``running`` is how many turns it holds, ``turns`` the ids of up to 20 that run for a second or longer. ``finished``
-    and ``failed`` are turns since its start, and ``seconds`` the time that they took together. ``tokens`` are those of
-    the attempts that have ended. ``lag`` is how late events were published in the last second, in seconds.
+    and ``failed`` are turns since its start, and ``seconds`` is the time that they took together. ``tokens`` are those
+    of ended attempts. ``lag`` is how late events were published in the last second, in seconds.
     """
 
     name: str
@@ -144,7 +144,7 @@ async def _queue_row(cell: Cell, name: str, answers: list[Any], workers: int, no
 
 
 async def _since(cell: Cell, turns: Sequence[bytes]) -> tuple[int | None, int | None]:
-    """Return since when one of these turns has waited, and a model service has failed one in its current step (ms).
+    """Return since when (ms) one of these turns has waited, and a model service has failed in one's current step.
 
     Entries of other jobs are ignored.
     """
@@ -167,7 +167,7 @@ def _age(since: int | None, now: int) -> float | None:
 
 
 async def own_workers(cell: Cell, rows: Sequence[WorkerRow]) -> list[WorkerRow]:
-    """Return those workers that run turns of this prefix, and are not RQ's own. Raises ``StoreError``."""
+    """Return the workers that run turns of this prefix and are not RQ's own. Raises ``StoreError``."""
     records = await fields_of(cell, (cell.keys.of_rq("rq_worker", row.name) for row in rows), FIELD)
     return [row for row, (record,) in zip(rows, records, strict=True) if _offer(cell, record) is not None]
 
@@ -187,7 +187,7 @@ async def worker_rows(cell: Cell) -> list[WorkerRow]:
 
 
 def _worker(name: str, fields: Any, executions: Any, held: Any, token: Any) -> WorkerRow | None:
-    """A worker according to its record; None for one that no longer exists but is still in RQ's set."""
+    """Return a worker from its record; None if it no longer exists but is still in RQ's set."""
     if isinstance(fields, Exception) or fields[0] is None:
         return None
     values = dict(zip(_FIELDS, map(text_of, fields), strict=True))
@@ -236,7 +236,7 @@ _FIELDS_OF_TURNS = (
 class TurnRow(Struct):
     """The current turn of a session. ``queued`` and ``started`` are in ms since 1970; ``started`` is 0 before it began.
 
-    ``worker`` is the one that had it last, and ``step`` the number of its current model call.
+    ``worker`` is the last worker that had it, and ``step`` the number of its current model call.
     """
 
     turn_id: str
@@ -252,7 +252,7 @@ class TurnRow(Struct):
 
 
 class Counts(Struct):
-    """How many sessions have turns to run, and how many turns wait for decisions or their time, and are set aside."""
+    """How many sessions have turns to run, and how many turns wait for decisions or their time, or are set aside."""
 
     sessions: int = 0
     waiting: int = 0
@@ -273,8 +273,8 @@ async def counts(cell: Cell) -> Counts:
 class SessionCounts(Struct):
     """How many sessions there are, and how many turns run, are suspended, and have failed in the last week.
 
-    With a ``limit``, no more than so many were counted of each; ``sessions`` is then None. ``searchable`` is whether
-    there is an index in which finished turns are found.
+    With a ``limit``, at most that many of each were counted; ``sessions`` is then None. ``searchable`` is whether there
+    is an index of finished turns.
     """
 
     sessions: int | None = 0
@@ -315,7 +315,7 @@ async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
 
 
 def _row(turn: str, answer: list[bytes | None]) -> TurnRow | None:
-    """A turn according to its record; None if it no longer exists or is damaged."""
+    """Return a turn from its record; None if it no longer exists or is damaged."""
     session, status, queue, worker, attempt, step, queued, started, tenant = map(text_of, answer)
     if not session:
         return None
