@@ -43,7 +43,7 @@ ASK_SECONDS = 2.0
 ASK_INTERVAL_SECONDS = 0.2
 SHOWN = 1000  # characters of a stored text in an error
 _CELLS = re.compile(rf"[0-9]+(&{NAMES}=[!-~]+)?")
-"""What is stored of the cells of a deployment."""
+"""The stored form of the cells of a deployment."""
 FIRST_TAG = "0"
 """A tag of every deployment: the smallest number is always the first in its part of the slots."""
 
@@ -100,7 +100,7 @@ def cell_names(url: str) -> Sequence[str]:
 
 @cache
 def tags(cells: int) -> tuple[str, ...]:
-    """Return the hash tags of so many cells, which divide the slots evenly.
+    """Return the hash tags of this many cells, which divide the slots evenly.
 
     The tag of the first cell is the first number whose slot is in the first part of the slots, and so on.
 
@@ -117,7 +117,7 @@ def tags(cells: int) -> tuple[str, ...]:
 
 
 class CellsDiffer(ClusterError):
-    """The deployment has another number of cells than the URL, or other names of them."""
+    """The deployment has a different number of cells than the URL, or different names for them."""
 
 
 class Topology:
@@ -131,7 +131,7 @@ class Topology:
         """Where the deployment stores its cells."""
         names = given_names(url)
         self.cells = f"{cells}&{NAMES}={','.join(names)}" if names else str(cells)
-        """Their number, with their names if they have any, as the URL has them behind ``cells=``."""
+        """The number of cells, with their names if they have any, in the form of the URL after ``cells=``."""
         self._checked = False
         parts = urlsplit(url)
         credentials, at, hosts = parts.netloc.rpartition("@")
@@ -145,7 +145,7 @@ class Topology:
         self.nodes = [
             (known.get("host", "localhost"), known.get("port", 6379)) for known in map(parse_url, seeds)
         ]
-        """Their hosts and ports, the known ones first."""
+        """The hosts and ports of the nodes, the known ones first."""
         self._slots = [key_slot(tag.encode()) for tag in tags(cells)]
         self._owners: dict[int, tuple[str, int]] = {}
         self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -163,7 +163,7 @@ class Topology:
     async def find(self, slot: int) -> tuple[str, int]:
         """Return the node that has a slot. Raises ``ConnectionError``.
 
-        Raises ``ClusterError`` if the deployment was created with another number of cells.
+        Raises ``ClusterError`` if the deployment was created with other cells.
         """
         async with self._asking.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             if self._in_doubt:
@@ -247,7 +247,7 @@ _known: WeakValueDictionary[tuple[str, ...], Topology] = WeakValueDictionary()
 
 
 class Place:
-    """One cell of a cluster: its number, name and hash tag, and the slot of that. Raises ``ValueError``."""
+    """One cell of a cluster: its number, name and hash tag, and the tag's slot. Raises ``ValueError``."""
 
     def __init__(self, url: str) -> None:
         number = dict(parse_qsl(urlsplit(url).query)).get("cell", "")
@@ -297,7 +297,7 @@ class OfCell:
         await super()._connect()  # type: ignore[misc]
 
     async def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
-        """Connect. The next attempt asks the cluster where the slot is by then."""
+        """Connect. After a failure, the next attempt asks the cluster again where the slot is."""
         try:
             await super().connect_check_health(*args, **options)  # type: ignore[misc]
         except (RedisError, OSError) as exc:
@@ -307,7 +307,7 @@ class OfCell:
             raise
 
     async def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        """Read a reply. One that sends us elsewhere is a lost connection."""
+        """Read a reply. A reply that sends us elsewhere counts as a lost connection."""
         try:
             return await super().read_response(*args, **options)  # type: ignore[misc]
         except ELSEWHERE as exc:

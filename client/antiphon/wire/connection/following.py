@@ -1,11 +1,11 @@
 """Follows a cell that was moved: a client of the old place becomes one of the new place, and repeats what was refused.
 
-The old place refuses a new connection before it is sent a command, and the switch has closed all others. So what was
-refused was not done there, and what was done there is at the new place as well. A command without an answer is repeated
-as after every lost connection.
+The old place refuses a new connection before it is sent a command, and the switch has closed all others. So a refused
+command was not run there, and what was written there is at the new place as well. A command without an answer is
+repeated as after every lost connection.
 
-Keys have other names at the new place. A `Key` in a command that was made for the old place is renamed. A script has
-its names as text, so that its caller makes the call again (``Followed``).
+Keys have other names at the new place. A `Key` in a command that was made for the old place is renamed. A script gets
+its names as text, so its caller must repeat the call (``Followed``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("antiphon.moves")
 
 SCRIPTS = frozenset({"EVALSHA", "EVAL"})
 SCANS = {"SCAN": 1, "HSCAN": 2, "SSCAN": 2, "ZSCAN": 2}
-"""Commands that go over a table, and which of their arguments says how far they have come."""
+"""Commands that scan a table, and the position of their cursor among the arguments."""
 CURSOR_BITS = 64
 ARRIVAL_SECONDS = 10.0
 """How long a call waits for a cell that has left its old place, and has not arrived yet."""
@@ -40,14 +40,14 @@ MOST_MOVES = 16
 
 
 class Names(NamedTuple):
-    """How a client names keys since it has followed its cell for the n-th time (``number``)."""
+    """How a client names keys after it has followed its cell for the n-th time (``number``)."""
 
     number: int
     keys: Keys
     database: int
 
     def of(self, command: Sequence[Any]) -> tuple[Any, ...]:
-        """Return a command with the names of this place. A scan that has begun at another one begins again."""
+        """Return a command with the names of this place. A scan that began at another place starts again."""
         renamed = [self.name(one) if isinstance(one, Key) else one for one in command]
         at = SCANS.get(command[0], 0)
         if at:
@@ -56,7 +56,7 @@ class Names(NamedTuple):
         return tuple(renamed)
 
     def answer(self, command: Sequence[Any], answer: Any) -> Any:
-        """Return an answer. The position in a scan has the number of the place at which it holds."""
+        """Return an answer. The cursor of a scan is combined with the number of the place where it is valid."""
         if command[0] in SCANS and answer[0]:
             return (int(answer[0]) + (self.number << CURSOR_BITS), *answer[1:])
         return answer
@@ -76,7 +76,7 @@ class Following(Redis):
     """Opens another client of this kind; without it, ``CellMoved`` is raised."""
 
     naming: Callable[[Any], tuple[Keys, int]]
-    """Returns how keys are named where a client leads, and the number of its database."""
+    """Returns how keys are named at the place to which a client leads, and the number of its database."""
 
     names: Names | None = None
     """How keys are named since the cell was followed; None before."""
@@ -86,7 +86,7 @@ class Following(Redis):
         self.on_follow: list[Callable[[], None]] = []
         """Called when keys have other names, before the next command is sent."""
         self._following: asyncio.Task[None] | None = None
-        self._there: Any = None  # the client whose connections are used since
+        self._there: Any = None  # the client whose connections are used since then
         self._here = ""  # its URL
 
     def begin_like(self, other: Any) -> None:
@@ -103,7 +103,7 @@ class Following(Redis):
         return FollowingPipeline(self, transaction, shard_hint)
 
     async def follow(self, moved: CellMoved, names: Names | None) -> None:
-        """Lead to the new place from now on, unless another call has followed since there were these ``names``.
+        """Lead to the new place from now on, unless another call has followed since these ``names`` were in use.
 
         Raises ``CellMoved`` if this process may not log in there, and ``ConnectionError``.
         """
@@ -207,6 +207,6 @@ class FollowingPipeline(Pipeline):
 
 
 def _heard(following: asyncio.Task[None]) -> None:
-    """Note a failure: all calls that waited for it may have been cancelled."""
+    """Retrieve a failure, because all calls that waited for it may have been cancelled."""
     if not following.cancelled():
         following.exception()

@@ -1,7 +1,7 @@
-"""Where a cell is that was moved, and whether this process may log in there.
+"""Finds where a moved cell is, and whether this process may log in there.
 
-The old place has a marker with the URL of the new one, without user and password. A process uses those that it has for
-the old place. A program that can write to Redis can also write a marker, so a process with a password follows only a
+The old place has a marker with the URL of the new one, without user and password. A process uses those of the old
+place. A program that can write to Redis can also write a marker, so a process with a password follows only a
 marker with a proof of the same password, or to a URL that its own setting names.
 """
 
@@ -46,7 +46,7 @@ MOVED_URLS_VARIABLE = MoveSettings.variable("moved_urls")
 
 
 class CellMoved(ClusterError):
-    """The cell of the URL was moved to ``place``. ``proof`` is how its mover has proved the password of the old one."""
+    """The cell of the URL was moved to ``place``. ``proof`` is the mover's proof that it knew the old password."""
 
     def __init__(self, place: str, proof: str = "", why: str = "") -> None:
         super().__init__(
@@ -69,16 +69,16 @@ class MarkerDamaged(ClusterError):
 
 
 class Followed(RedisConnectionError):
-    """This client leads to the new place of the cell since the call began, where keys have other names."""
+    """Since the call began, this client has followed the cell to its new place, where keys have other names."""
 
     def __init__(self) -> None:
         super().__init__("The cell has moved during the call, which did nothing at the old place: repeat it.")
 
 
 def check_here(moved: str, key: str) -> None:
-    """Raise ``CellMoved`` if this is what a cell that was moved away has at its ``key``.
+    """Raise ``CellMoved`` if ``moved``, the value of ``key``, is the marker of a cell that was moved away.
 
-    Raises ``ConnectionError`` while the cell is copied here, and ``MarkerDamaged`` for what no mover has written.
+    Raises ``ConnectionError`` while the cell is copied here, and ``MarkerDamaged`` for a value that no mover writes.
     """
     if not moved:
         return
@@ -127,7 +127,7 @@ def new_url(moved: CellMoved, known: list[str], here: str, name: str) -> str:
 
 
 def secret_of(url: str) -> str:
-    """Return what a URL has of passwords, '' if it has none."""
+    """Return the passwords in a URL, '' without any."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     found = [unquote(parts.password or ""), *(options.get(name, "") for name in OF_PASSWORDS)]
@@ -154,7 +154,7 @@ def _mac(secret: str, salt: str, place: str) -> str:
 
 @lru_cache(8)
 def _stretched(secret: str, salt: str) -> bytes:
-    """Return a key of the secret that takes long to compute: readers of a proof must not guess passwords fast."""
+    """Return a key of the secret that takes long to compute, so that readers of a proof cannot guess passwords fast."""
     return hashlib.scrypt(secret.encode(), salt=bytes.fromhex(salt), n=2**15, r=8, p=1, maxmem=2**26)
 
 
@@ -186,7 +186,7 @@ def _with_login(place: str, here: str) -> str:
 
 
 def _of_cell(url: str, name: str) -> str:
-    """Return the URL of the cell of this name, where a URL names a cluster. Raises ``CellMoved`` and ``ValueError``."""
+    """Return the URL of the cell with this name if the URL names a cluster. Raises ``CellMoved`` and ``ValueError``."""
     if url.partition("://")[0] not in SCHEMES:
         return url
     names = cell_names(url)

@@ -1,4 +1,4 @@
-"""What cells are called. Their names determine the cell of each session, wherever their servers are.
+"""The names of cells. They determine the cell of each session, wherever the servers are.
 
 Without ``names=`` in its URL, the name of a cell of a list is its address, and that of a cell of a cluster its number.
 A cell that moves keeps its name, and the URL of its new place has it: ``redis://new/0?names=old:6379/0``. The URL of a
@@ -20,7 +20,7 @@ _OPTION = re.compile(rf"([?&]){NAMES}=[^&]*&?")
 
 
 def given_names(url: str) -> Sequence[str]:
-    """Return the names that a URL gives; none if it gives none. Raises ``ValueError``."""
+    """Return the names in a URL; empty without any. Raises ``ValueError``."""
     given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)).get(NAMES)
     return () if given is None else _checked(given)
 

@@ -78,11 +78,11 @@ OBJECTS = frozenset({
     "connection_class", "credential_provider", "encoder_class", "event_dispatcher", "maint_notifications_config",
     "parser_class", "protocol", "redis_connect_func", "retry", "retry_on_error", "self",
 })  # fmt: skip
-"""What redis-py takes from programs, and what this module sets."""
+"""Options that redis-py takes only from programs, and options that this module sets."""
 
 
 def server_urls(text: str) -> list[str]:
-    """Split a setting into the URLs of servers and clusters, which may have commas of their own."""
+    """Split a setting into the URLs of servers and clusters, which may contain commas."""
     return [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
 
 
@@ -104,8 +104,8 @@ def open_redis(
 ) -> Redis:
     """Make a client for a URL. Raises ``SettingsError`` if the URL is not valid.
 
-    A command that finds no connection, or loses it before the answer, is sent again ``retries`` times. Every script
-    can be repeated. ``durability`` is that of a URL that has none.
+    A command that finds no connection, or loses it before the answer, is sent again up to ``retries`` times. Every
+    script can be repeated. ``durability`` applies to a URL without one.
     """
     url, durability = without_durability(url, durability)
     scheme = url.partition("://")[0]
@@ -141,14 +141,14 @@ def open_redis(
 
 
 def with_durability(url: str, durability: str) -> str:
-    """Add ``durability`` to a URL that has none; '' adds nothing."""
+    """Add ``durability`` to a URL without one; '' adds nothing."""
     if not url or not durability or "durability=" in url.partition("?")[2]:
         return url
     return f"{url}{'&' if '?' in url else '?'}durability={durability}"
 
 
 def without_durability(url: str, durability: str = "") -> tuple[str, str]:
-    """Return a URL without its ``durability``, and that, or else the given one. Raises ``SettingsError``."""
+    """Return a URL without its ``durability``, and its value, or else the given one. Raises ``SettingsError``."""
     place, _, query = url.partition("?")
     options = query.split("&") if query else []
     given = [one.partition("=")[2] for one in options if one.startswith("durability=")]
@@ -172,7 +172,7 @@ class _OfCells:
     """A pool of connections to a cell. When it is closed, it also closes the connections that are opened later."""
 
     moved_key = ""
-    """The key at which a cell that was moved names its place. Each new connection reads it."""
+    """The key in which a moved cell names its new place. Each new connection reads it."""
 
     cell_name = ""
     """The name of the cell, if the URL gives it one."""
@@ -217,17 +217,17 @@ class _SentinelPool(_OfCells, SentinelConnectionPool):
 class _Own:
     """A connection to a server that has our data. A fork does not keep it open.
 
-    Redis would run for a dead process what that has sent, as long as a child of it holds the connection.
+    Otherwise, Redis would run the commands of a dead process for as long as a child of it holds the connection.
     """
 
     follows_primary = False
     """Whether this connection is replaced when its server is no longer the primary."""
 
     of_cluster = False
-    """Whether the server is to be a node of a cluster."""
+    """Whether the server may be a node of a cluster."""
 
     moved_key = ""
-    """The key at which a cell that was moved names its place."""
+    """The key in which a moved cell names its new place."""
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
@@ -257,7 +257,7 @@ class _Own:
             self._reader = self._writer = None
 
     async def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
-        """Connect. If it looks as if only one side speaks TLS, the error says so."""
+        """Connect. If apparently only one side uses TLS, the error contains a hint."""
         try:
             await super().connect_check_health(*args, **options)  # type: ignore[misc]
         except (RedisConnectionError, RedisTimeoutError) as exc:
@@ -267,10 +267,10 @@ class _Own:
             raise type(exc)(f"{str(exc).rstrip('.')}; {hint}") from exc
 
     async def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
-        """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster, and is not to be.
+        """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster and must not be.
 
-        Raises ``CellMoved`` if the cell was moved away: then this connection is sent nothing else. HELLO and GET change
-        nothing here, and a server that refuses them is served.
+        Raises ``CellMoved`` if the cell was moved away: then nothing else is sent on this connection. HELLO and GET
+        change nothing here, and a server that refuses them is used all the same.
         """
         await super().on_connect_check_health(*args, **options)  # type: ignore[misc]
         asked = [("HELLO",), *([("GET", self.moved_key)] if self.moved_key else [])]
@@ -282,7 +282,7 @@ class _Own:
         check_here(text_of(moved[0]) if moved and moved[0] else "", self.moved_key)
 
     async def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        """Return the next reply. That of a server that stood still may hold what the new primary never had."""
+        """Return the next reply. The reply of a stalled server may contain what the new primary never had."""
         reply = await super().read_response(*args, **options)  # type: ignore[misc]
         if self.stale:
             await self.disconnect(nowait=True)
@@ -290,9 +290,9 @@ class _Own:
         return reply
 
     async def _answer(self: Any) -> Any:
-        """Return the next answer; nothing if the server refuses the command, or this key's slot is elsewhere.
+        """Return the next answer; empty if the server refuses the command, or this key's slot is elsewhere.
 
-        For a key of another type than a text, the answer is what the server says of it.
+        For a key that is not a string, the answer is the server's error message.
         """
         try:
             return await super().read_response()  # type: ignore[misc]
@@ -352,7 +352,7 @@ def _own(connection: type[Any], *more: type[Any]) -> type[Any]:
 
 
 def _tls_hint(exc: RedisConnectionError | RedisTimeoutError, *, uses_tls: bool) -> str:
-    """What to write if only one side speaks TLS: Redis then waits for more of the handshake, and TLS closes."""
+    """Return a hint if only one side uses TLS: plain Redis waits for more of the handshake; a TLS server closes."""
     if uses_tls and isinstance(exc, RedisTimeoutError):
         return "if this port speaks no TLS, write redis in place of rediss in the URL"
     if not uses_tls and str(exc).startswith(CLOSED_BY_SERVER):
@@ -395,7 +395,7 @@ def redact(url: str) -> str:
 
 
 def _without_text_for_a_port(host: str) -> str:
-    """A user and a password without a host look like a host and a port."""
+    """Redact a port that is not a number: a user and a password without a host look like a host and a port."""
     name, colon, port = host.rpartition(":")
     return f"{name}:***" if colon and port and "]" not in port and not port.isdigit() else host
 

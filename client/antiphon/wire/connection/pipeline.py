@@ -1,8 +1,8 @@
 """One connection for all scripts of a process: commands are sent at once, and answers arrive in the same order.
 
-A pool gives each command a connection of its own, which takes three times as long, and opening one for each of many
-that come at once takes a hundred times as long. So short reads whose answers redis-py does not convert take this way as
-well. Pipelines use the pool; a blocking command that is repeated has a connection of its own.
+A pool gives each command its own connection, which takes three times as long, and opening one for each of many
+simultaneous commands takes a hundred times as long. So short reads whose answers redis-py does not convert use this
+connection as well. Pipelines use the pool; a blocking command that is repeated has its own connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ScriptRedis(Following):
     """Whether the server has ever answered."""
 
     replicated: Line | None = None
-    """Where the scripts go whose writes must not be lost in a failover, if the URL asks for that."""
+    """The line for scripts whose writes must not be lost in a failover, if the URL asks for that."""
 
     def __init__(self, *args: Any, patience: float = 0.0, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -40,7 +40,7 @@ class ScriptRedis(Following):
         self._line = Line(self.connection_pool, patience=patience)
 
     async def execute_command(self, *args: Any, promises: bool = False, **options: Any) -> Any:
-        """Send a command. ``promises``: its answer promises that what it has written is kept.
+        """Send a command. ``promises``: its answer promises that its writes are kept.
 
         Raises ``Followed`` for a script if the cell has moved.
         """
@@ -62,7 +62,7 @@ class ScriptRedis(Following):
                 return answer if names is None else names.answer(args, answer)
 
     async def read_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send short reads at once, none of them again. Where one failed, its answer is the exception."""
+        """Send short reads at once, without retries. The answer of a failed one is the exception."""
         names = self.names
         return await self._line.call_many([one if names is None else names.of(one) for one in commands])
 
@@ -239,6 +239,6 @@ def _cancelled() -> bool:
 
 
 def _heard(opening: asyncio.Task[Wire]) -> None:
-    """Note a failure: all tasks that waited for the connection may have been cancelled."""
+    """Retrieve a failure, because all tasks that waited for the connection may have been cancelled."""
     if not opening.cancelled():
         opening.exception()

@@ -38,7 +38,7 @@ RESYNC: Final = b""
 BACKLOG = 10_000
 PING_SECONDS = 15.0
 CLOCK_SECONDS = 0.001
-"""A timer may be early by so much."""
+"""How early a timer may be."""
 
 
 class Listener:
@@ -47,14 +47,14 @@ class Listener:
     __slots__ = ("_end", "_messages", "_reader", "_timer", "_until")
 
     def __init__(self) -> None:
-        self._messages: list[bytes] = []  # an empty deque takes more memory than all else of an idle reader
+        self._messages: list[bytes] = []  # an empty deque takes more memory than the rest of an idle reader
         self._reader: asyncio.Future[None] | None = None  # set while the reader waits
-        self._until = 0.0  # for how long it waits at most, in the loop's time
+        self._until = 0.0  # until when it waits at most, in the loop's time
         self._timer: asyncio.TimerHandle | None = None  # it is left to run, so that a message costs no timer
         self._end: Exception | None = None
 
     def close(self, reason: Exception) -> None:
-        """End this listener, for the first reason that is given.
+        """End this listener with the first given reason.
 
         The feed calls it when it is closed or may not listen, and the reader when it leaves.
         """
@@ -117,7 +117,7 @@ class Listener:
         self._timer = asyncio.get_running_loop().call_at(when, self._look)
 
     def _look(self) -> None:
-        """End the wait if it has been long enough, and otherwise look again when it will have been."""
+        """End the wait if its time is over, or look again when it will be."""
         self._timer = None
         if self._reader is None or self._reader.done() or self._until == math.inf:
             return

@@ -1,9 +1,9 @@
-"""Answers scripts when a replica has what they wrote, so that a failover to it loses nothing of that.
+"""Answers scripts when a replica has what they wrote, so that a failover to it does not lose their writes.
 
-One ``WAIT`` follows all scripts that were sent in the same moment. Those that come while it waits are sent at once, run
-after it, and share the next one. ``WAIT`` blocks its connection, so these scripts have one of their own. It waits only
-for the writes of its connection, but a script may find that another one has done its work. So a write precedes it that
-changes nothing.
+One ``WAIT`` follows all scripts that were sent at the same moment. Scripts that arrive while it waits are sent
+immediately, run after it, and share the next one. ``WAIT`` blocks its connection, so these scripts have their own. It
+waits only for the writes of its connection, but a script may find that a script on another connection has done its
+work. So a write that changes nothing precedes each ``WAIT``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ReplicatedLine(Line):
     """Sends scripts whose answers wait for a replica."""
 
     counter = ""
-    """The key of a counter in the cell, to which nothing is added before each ``WAIT``."""
+    """The key of a counter in the cell, which is incremented by 0 before each ``WAIT``."""
 
     async def _make(self) -> Wire:
         wire = await _ReplicatedWire.open(self._pool, self._timeout)
@@ -72,7 +72,7 @@ class _ReplicatedWire(Wire):
         return confirmed
 
     def _confirm(self) -> None:
-        """Ask for the confirmation of all that was sent until now."""
+        """Request the confirmation of everything sent so far."""
         batch, self._unconfirmed = self._unconfirmed, []
         self._confirming = bool(batch)
         if not batch:
@@ -95,7 +95,7 @@ class _ReplicatedWire(Wire):
         self._settle(batch, error)
 
     def _settle(self, batch: list[tuple[Answer, Answer]], error: BaseException | None) -> None:
-        """Give each caller its answer, or the reason why that is not to be relied on; then confirm the next ones."""
+        """Give each caller its answer, or the reason why it cannot be relied on; then confirm the next ones."""
         for answer, confirmed in batch:
             wrong = answer.exception() or error
             if confirmed.done():  # cancelled

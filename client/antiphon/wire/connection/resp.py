@@ -1,4 +1,4 @@
-"""Reads and writes Redis' protocol RESP2 on a connection.
+"""Reads and writes Redis's RESP2 protocol on a connection.
 
 redis-py only opens it (address, password, database, TLS, Sentinel). With redis-py, each command would take a connection
 from a pool, and each reply would go through a stream and wake a task first.
@@ -157,7 +157,7 @@ class DirectConnection(asyncio.Protocol):
             self._on_lost(reason)
 
     def data_received(self, data: bytes) -> None:
-        if self._connection.stale:  # a server that stood still may say what the new primary never did
+        if self._connection.stale:  # a stalled server may send what the new primary never had
             self.close(RedisConnectionError("Another server is the primary."))
             return
         replies, on_reply = self._replies, self._on_reply
