@@ -390,7 +390,7 @@ class Cell:
     async def fields_of_sessions(
         self, session_ids: Sequence[SessionId], *names: str
     ) -> list[list[bytes | None] | Exception]:
-        """Return fields of many sessions in one round trip; the error of a session that cannot be read."""
+        """Return fields of many sessions in one round trip, or the error for one that cannot be read."""
         redis: Any = self.redis
         return await asked(
             redis.read_many([("HMGET", self.keys.session(one), *names) for one in session_ids])
@@ -423,7 +423,7 @@ class Cell:
         return begun - 1 if begun else number(newest)
 
     async def end_is_kept(self, session_id: SessionId, turn: TurnRecord) -> bool:
-        """Return whether the log of the session contains the last event of a finished turn.
+        """Return whether the log of the session contains the last event of an ended turn.
 
         It does not if it was cut after that event, or if the session was deleted, even if it was begun again.
         """
@@ -549,6 +549,6 @@ class Cell:
                 raise unexpected(name, answer)
 
     async def _named(self, error: StoreError) -> StoreError:
-        """Return the error of a damaged key that all sessions share, or this one if they are undamaged."""
+        """Return the error of a damaged key that all sessions share, or ``error`` if none is found."""
         damage = isinstance(error, CorruptRecord) and await named_damage(self.redis, self.keys)
         return damage or error
