@@ -1,4 +1,4 @@
-"""Where a history may be cut: at a message that a caller names, or at its last question."""
+"""Finds where a history may be cut: at a message that a caller names, or at its last question."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from antiphon.input.request import LAST_ANSWER
 from antiphon.input.values import is_a
 from antiphon.model import Message
 
-MOST_DIGITS = 9  # of the number of a step
+MOST_DIGITS = 9  # in the number of a step
 
 
 class Revision(Struct):
-    """Where a turn takes the place of a part of the history.
+    """The part of a history that a turn replaces.
 
-    The first ``kept`` of its ``length`` messages stay, and the id of the last one of these is ``last``. The model is
-    sent what stands before index ``before``, and is asked the ``question``, which stays in the history.
+    The first ``kept`` of its ``length`` messages stay; ``last`` is the id of the last of them. The model receives the
+    messages before index ``before``, and then the ``question``, which stays in the history.
     """
 
     kept: int
@@ -35,7 +35,7 @@ class Revision(Struct):
 
 
 def revision_of(messages: Sequence[Message], revises: str, start: int = 0) -> Revision:
-    """Find what a turn revises in the messages of a history from index ``start`` on.
+    """Find what a turn revises, in the messages of a history from index ``start`` on.
 
     Raises ``MessageNotFound``, and ``UsageError`` if the message is not a user's.
     """
@@ -48,7 +48,7 @@ def revision_of(messages: Sequence[Message], revises: str, start: int = 0) -> Re
 
 
 def kept_behind(messages: Sequence[Message], message_id: str) -> int:
-    """Count the messages that stay when this one is to be the last, or the last one of a step (``step_id``).
+    """Count the messages that stay if this message, or the end of this step (``step_id``), becomes the last.
 
     Raises ``MessageNotFound``, and ``UsageError`` if a tool call would lose its result.
     """
@@ -94,13 +94,13 @@ def _end_of_step(messages: Sequence[Message], turn: str, step: int) -> int:
 
 
 def shared_beginning(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """Count the messages with which both begin."""
+    """Count the leading messages that both have in common."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _kept_before(messages: Sequence[Message], message_id: str) -> int:
-    """Count the messages in front of this one, which is a user's. Raises ``MessageNotFound`` and ``UsageError``."""
+    """Count the messages before this user message. Raises ``MessageNotFound`` and ``UsageError``."""
     index = _index(messages, message_id)
     if messages[index].role != "user":
         asked = next((one.id for one in reversed(messages[:index]) if one.role == "user"), None)
@@ -112,7 +112,7 @@ def _kept_before(messages: Sequence[Message], message_id: str) -> int:
 
 
 def _last_question(messages: Sequence[Message]) -> tuple[int, int]:
-    """Return where the last question begins and ends: the last message of a user, and what was said with it.
+    """Return the start and end of the last question: the last user message and the system messages after it.
 
     Raises ``MessageNotFound``.
     """

@@ -41,12 +41,12 @@ def user_name(value: object) -> str:
 
 
 def sub_agent_session(key: str) -> SessionId:
-    """Return the id of the session in which a sub-agent runs the call that a key names."""
+    """Return the id of the session in which a sub-agent runs the call with this key."""
     return SessionId(f"child-{hashlib.sha256(key.encode()).hexdigest()[:24]}")
 
 
 def is_of_sub_agent(session: str) -> bool:
-    """Return whether a session is one of a sub-agent, which is deleted with that of its parent."""
+    """Return whether a session belongs to a sub-agent; it is deleted with its parent's session."""
     return _SUB_AGENT.fullmatch(session) is not None
 
 
@@ -66,7 +66,7 @@ def is_event_name(value: str) -> bool:
 
 
 def other_tenant(session: str, tenant: str) -> WrongTenant:
-    """Return the error for a call that names another tenant than the session's."""
+    """Return the error for a call that names a tenant other than the session's."""
     return WrongTenant(
         f"The session does not belong to the tenant {tenant!r}: leave tenant= out, or use another session id.",
         session_id=session,
@@ -74,9 +74,9 @@ def other_tenant(session: str, tenant: str) -> WrongTenant:
 
 
 def check_tenant(session: str, asked: str | None, exists: bool, tenant: str | None) -> None:
-    """Check the tenant that a call names, if any, against that of the session, if there is one.
+    """Check the tenant that a call names, if any, against that of the session, if it exists.
 
-    Raises ``WrongTenant``, with the same words whether the session belongs to another tenant or to none.
+    Raises ``WrongTenant``, with the same message whether the session belongs to another tenant or to none.
     """
     if asked is not None and exists and tenant != asked:
         raise other_tenant(session, asked)
@@ -124,12 +124,12 @@ def new_turn_id(session: str) -> TurnId:
 
 
 def new_again() -> str:
-    """Return a name for the wish to run a failed turn again, so that repeating the call does nothing."""
+    """Return an id for one request to run a failed turn again, so that repeating the request does nothing."""
     return secrets.token_hex(6)
 
 
 def check_key(key: object) -> str:
-    """Check an idempotency key: text that is not empty. Raises ``UsageError``."""
+    """Check an idempotency key: a non-empty string. Raises ``UsageError``."""
     if not isinstance(key, str) or not key or _no_utf8(key):
         raise UsageError(f"key= must be a non-empty string, not {key!r}.")
     return key
@@ -140,9 +140,10 @@ def _no_utf8(text: str) -> bool:
 
 
 def turn_id_of_key(session: str, key: str, prefix: str = "") -> TurnId:
-    """Return the turn id for an idempotency key of a session. It is always the same.
+    """Return the turn id for an idempotency key of a session. The same key always has the same id.
 
-    ``prefix`` is the deployment's, '' for the default one: RQ's keys have no prefix, and jobs are named by their turns.
+    ``prefix`` is the deployment's, or '' for the default. It is part of the id because RQ's keys, which contain turn
+    ids, have no prefix.
     """
     deployment = f"|{len(prefix)}:{prefix}|" if prefix else ""
     digest = hashlib.sha256(f"{deployment}{len(session)}:{session}:{key}".encode()).hexdigest()

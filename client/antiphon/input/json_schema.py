@@ -1,8 +1,8 @@
-"""Checks a value against a JSON schema: structured output, and the arguments of tools that are declared by a schema.
+"""Checks a value against a JSON schema: structured output, and the arguments of tools declared by a schema.
 
 Supports the keywords of schemas for structured output: types, literals, objects, arrays, unions, references within the
 schema, bounds, sizes and the formats of ``FORMATS``. Other keywords (conditions, references to elsewhere) are not
-checked. Schemas come from clients, so that patterns are read in linear time and the number of looks is limited.
+checked. Because clients supply schemas, patterns are matched in linear time and the number of checks is limited.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "number": _is_number,
     "integer": _is_whole,
 }
-# Keywords with a bound, by the values that they are about.
+# Keywords with a bound, by the type of value that they apply to.
 _BOUNDS: dict[str, dict[str, Callable[[Any, Any], bool]]] = {
     "number": {
         "minimum": lambda value, bound: value >= bound,
@@ -98,7 +98,7 @@ FORMATS: dict[str, Callable[[str], Any]] = {
 def misfits(value: Any, schema: Schema) -> list[str]:
     """Return the first reasons why the value does not match the schema, and where. Empty if it matches.
 
-    A keyword whose own value makes no sense counts as not matched.
+    A keyword with an invalid value counts as not matched.
     """
     try:
         return list(islice(_Look(schema).at(value, schema, "$", 0), MOST_REASONS))
@@ -138,7 +138,7 @@ class _Look:
             yield from self._in_list(cast("list[Any]", value), schema, at, depth)
 
     def _joined(self, value: Any, schema: Schema, at: str, depth: int) -> Iterator[str]:
-        """Checks of the other schemas that apply to the same value."""
+        """Check the value against the other schemas that apply to it."""
         if "$ref" in schema:
             yield from self.at(value, _referred(self._root, schema["$ref"]), at, depth + 1)
         for each in schema.get("allOf", []):

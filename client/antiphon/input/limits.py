@@ -85,7 +85,7 @@ def table() -> list[tuple[str, int, str]]:
 
 
 def check_size(limit: str, size: float, what: str, way_out: str = "") -> None:
-    """Raise ``LimitReached`` if ``size`` exceeds this limit. ``way_out`` says what to do instead.
+    """Raise ``LimitReached`` if ``size`` exceeds this limit. ``way_out`` is advice that ends the message.
 
     >>> check_size("max_steps", 5_000, "The agent's max_steps")
     Traceback (most recent call last):
@@ -108,7 +108,7 @@ def check_depth(value: Any, what: str) -> None:
 
 
 def check_values(limit: str, value: Any, what: str, way_out: str = "") -> None:
-    """Raise ``LimitReached`` for more lists, dictionaries and plain values than this limit."""
+    """Raise ``LimitReached`` if a value contains more lists, dictionaries and plain values than this limit."""
     level, count = [value], 1
     while level := [one for each in level for one in _within(each)]:
         count += len(level)

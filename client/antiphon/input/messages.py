@@ -296,7 +296,7 @@ def _kind(value: Any) -> str:
 
 _OWN = ("image", "file", "refusal", "reasoning", "tool_call", "tool_result", "item")
 _FOREIGN = {"source", "file", "file_data", "file_url", "filename", "refusal", "tool_use_id"}
-"""Fields that only the parts of OpenAI and Anthropic with the same types have."""
+"""Fields that only OpenAI's and Anthropic's parts of these types have."""
 _READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
     "text": _text,
     "input_text": _text,
@@ -316,7 +316,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
 
 
 def identified(messages: Iterable[Message], source: str, now: int) -> list[Message]:
-    """Copies of messages that enter a history outside a turn: with ids, and with a time if they have none."""
+    """Return copies of messages that enter a history outside a turn, with ids, and with times if they have none."""
     return [
         msgspec.structs.replace(message, id=f"{source}.{number}", created=message.created or now)
         for number, message in enumerate(messages, 1)

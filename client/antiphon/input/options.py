@@ -1,8 +1,8 @@
-"""Declares options of calls: how each is checked, described and carried, and which interfaces have it.
+"""Declares options of calls: how each is checked, described and passed on, and which interfaces have it.
 
-The keywords of public calls are ``TypedDict`` types: type checkers find misspelt ones. An
-option stands in one of them, ``Annotated`` with its ``Option``. Request bodies, command-line flags, jobs, schedules,
-the types for Node and the tables of the pages are made from these declarations.
+The keywords of public calls are ``TypedDict`` types, so that type checkers find misspelt ones. An option is a field
+of one of these types, ``Annotated`` with its ``Option``. Request bodies, command-line flags, jobs, schedules, the types
+for Node and the tables in the docs are made from these declarations.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """What is known of one option, wherever it is given.
+    """The definition of one option, for all interfaces.
 
-    ``doc`` is a phrase for ``--help``, types and pages. ``check`` returns the value that counts, or raises
-    ``UsageError``. ``json`` is the type of the option in JSON, None if it has none, and ``default`` what leaving it
-    out means there. ``missing`` names the interfaces without the option, each with the reason.
+    ``doc`` is a phrase for ``--help``, types and the docs. ``check`` returns the value to use, or raises
+    ``UsageError``. ``json`` is the type of the option in JSON, or None if it has none, and ``default`` its default
+    there. ``missing`` maps each interface without the option to the reason.
     """
 
     doc: str
@@ -82,7 +82,7 @@ LIFETIME = Option(
     default=UNSET,
 )
 SESSION_OPTIONS = declared(OpeningOptions) | {"ttl": LIFETIME}
-"""The options of a session, by name. Their checks are those of ``antiphon.session.saved``."""
+"""The options of a session, by name. ``antiphon.session.saved`` has their checks."""
 
 
 class ListOptions(TypedDict, total=False):

@@ -60,7 +60,7 @@ def is_transport_header(name: str) -> bool:
 
 
 def is_credential(name: str) -> bool:
-    """Return True if the name of a header or a query field is that of a secret."""
+    """Return True if a header or query field with this name contains a secret."""
     name = _plain(name)
     return name not in _NO_SECRETS and not _CREDENTIAL_WORDS.isdisjoint(name.split("-"))
 
@@ -213,10 +213,10 @@ _PLACES: dict[str, str] = {
     "parallel_tool_calls=…": "allow_parallel_tool_calls",
     "tool_choice=…": "initial_tool_choice",
 }
-"""What to use instead of keywords of other calls and of other frameworks."""
+"""What to use instead of keywords of other calls and other frameworks."""
 BELONGS = {name: place for place, names in _PLACES.items() for name in names.split()}
 _PARAMETERS_AS_WELL = ("prompt", "response_format")
-"""Services have parameters of these names, which are dictionaries."""
+"""Names that are also parameters of services, with dictionaries as values."""
 OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store", "handoffs"]
 MODEL_PARAMETERS = [
     name for name in ModelParams.__annotations__ if name != "model"
@@ -225,7 +225,7 @@ _OF_OTHER_SERVICES = ("keep_alive", "prompt_mode", "random_seed", "safe_prompt")
 """Parameters of Mistral and Ollama, some of which look like keywords of ours."""
 KNOWN = {*OURS, *ModelParams.__annotations__, *_OF_OTHER_SERVICES}
 ALIKE, MISSPELT = 0.8, 0.9
-"""How alike an unknown keyword and one of ours, or a parameter of a model, must be for one to be the other misspelt."""
+"""How similar an unknown keyword must be to one of ours, or to a model parameter, to count as a misspelling of it."""
 
 
 def check_params(params: Mapping[str, Any]) -> None:
@@ -260,8 +260,8 @@ def check_params(params: Mapping[str, Any]) -> None:
 def check_secrets(params: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for parameters that must not be sent with a turn.
 
-    These are API keys and addresses of services, and ``extra_headers``, ``extra_query`` and ``extra_body`` that change
-    how or where the request is sent (see ``antiphon.input.parameters``).
+    These are API keys, connection options, and ``extra_headers``, ``extra_query`` and ``extra_body`` that contain a
+    secret or change how or where the request is sent (see ``antiphon.input.parameters``).
     """
     for name in params:
         if name.lower() in SECRET:

@@ -21,7 +21,7 @@ from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
 KNOWN = {"request": 5, "agent": 5, "journal entry": 3}
-"""The newest versions that this release can run. A record without a version is of the first."""
+"""The newest versions that this release can run. A record without a version has version 1."""
 
 
 class NewerRecord(CorruptRecord):
@@ -32,7 +32,7 @@ def refuse_newer(kind: str, data: bytes) -> None:
     """Raise ``NewerRecord`` if a record in JSON, or the agent within it, has a newer version.
 
     A version is a number, or its digits as text. Raises ``CorruptRecord`` if it is something else; other damage is left
-    to whoever reads the record.
+    to the reader of the record.
     """
     if b'"version"' not in data:
         return
@@ -59,7 +59,8 @@ def _check(kind: str, record: dict[str, Any]) -> None:
 
 
 REVISES = "2"
-"""Text, so that a worker of a release that reads only a number here refuses the turn: it would add it at the end."""
+"""The version of a request that revises the history. It is text, so that older workers, which read only numbers here
+and would append the turn, refuse it."""
 
 
 CALLER_TOOLS = "3"
@@ -71,8 +72,8 @@ OWN_RULES = "4"
 
 
 WITH_FILES = ',"version":"5"}'
-"""The end of a request in a session with stored files. Scripts add it, also to requests that name none: a worker of a
-release that knows no files would read a history without them."""
+"""The end of a request in a session with stored files. Scripts add it even to requests that name none, because older
+workers would read the history without the files."""
 
 
 IN_BATCHES = "5"
@@ -80,8 +81,8 @@ IN_BATCHES = "5"
 
 
 AGENT_COUNTS = "2"
-"""The version of a request whose agent has a version, as text for the same reason: a worker of release 0.1.0 knows no
-versions of agents, and would run a tool without the approval that the agent asks for."""
+"""The version of a request whose agent has a version, as text for the same reason: a worker of release 0.1.0 ignores
+versions of agents, and would run a tool without the approval that the agent requires."""
 
 
 WAITS = 2
@@ -89,12 +90,11 @@ WAITS = 2
 
 
 LIMITED = 3
-"""The version of an agent with limits: older workers would not keep to them."""
+"""The version of an agent with limits: older workers would ignore them."""
 
 
 WITH_FALLBACK = 4
-"""The version of an agent with fallbacks or time-outs: a worker of a release that does not know them would fail its
-turns, or wait for longer."""
+"""The version of an agent with fallbacks or time-outs: older workers would fail its turns, or wait for longer."""
 
 
 WITH_HANDOFFS = 5
@@ -102,7 +102,7 @@ WITH_HANDOFFS = 5
 
 
 LAST_ANSWER = ""
-"""What a turn ``revises`` that answers the last question again. No message has this id."""
+"""The value of ``revises`` for a turn that answers the last question again. No message has this id."""
 
 
 PassedOn: TypeAlias = Literal["all", "turn", "input"]
@@ -110,9 +110,9 @@ AfterHandoff: TypeAlias = Literal["return", "stay"]
 
 
 class HandoffSpec(Struct, omit_defaults=True):
-    """An agent to which another one may pass a turn: its name, and what ``antiphon.handoffs.Handoff`` says about it.
+    """An agent to which another one may pass a turn: its name, and the options of its ``antiphon.handoffs.Handoff``.
 
-    ``agent`` is the agent itself where it was sent with the turn; the others are those of the worker's App.
+    ``agent`` is the agent itself if it was sent with the turn; otherwise the worker's App has it.
     """
 
     name: str
@@ -126,10 +126,10 @@ class AgentSpec(Struct, omit_defaults=True):
     """An agent as plain data, without code and keys. ``tools`` are names of tools in the worker's App.
 
     ``queue`` is used for turns if neither the turn nor its session names a queue. ``fallback`` are the models that
-    answer where ``model`` fails. An agent with these, or with ``timeouts``, has the ``version`` ``WITH_FALLBACK``.
-    ``approval`` names the tools whose calls wait for an approval (True: all of them), for ``approval_timeout`` seconds.
-    An agent with these, or with ``caller_tools``, has at least the ``version`` ``WAITS``; one with ``limits`` has at
-    least ``LIMITED``, and one with ``handoffs`` is ``WITH_HANDOFFS``.
+    answer if ``model`` fails. An agent with these, or with ``timeouts``, has at least the ``version``
+    ``WITH_FALLBACK``. ``approval`` names the tools whose calls wait for an approval (True: all of them), for
+    ``approval_timeout`` seconds. An agent with these, or with ``caller_tools``, has at least the ``version`` ``WAITS``;
+    one with ``limits`` has at least ``LIMITED``, and one with ``handoffs`` has ``WITH_HANDOFFS``.
     """
 
     provider: str
@@ -153,15 +153,15 @@ class AgentSpec(Struct, omit_defaults=True):
     handoffs: list[HandoffSpec] = field(default_factory=list)
 
     def spec(self) -> AgentSpec:
-        """Return this agent, which is what ``Agent.spec`` makes of others."""
+        """Return this agent itself, as ``Agent.spec`` returns the plain data of an ``Agent``."""
         return self
 
 
 class OutputSpec(Struct, omit_defaults=True):
     """The JSON schema of the requested structured output.
 
-    A model service is given ``schema``, which leaves out what strict schemas cannot say. The answer is checked against
-    ``whole``, or against ``schema`` if there is none. ``wrapped``: the value stands as ``value`` in an object.
+    The model service receives ``schema``, without what strict schemas cannot express. The answer is checked against
+    ``whole``, or against ``schema`` if that is None. If ``wrapped``, the value is the field ``value`` of an object.
     """
 
     name: str
@@ -172,7 +172,7 @@ class OutputSpec(Struct, omit_defaults=True):
 
 
 class PayingTurn(Struct, omit_defaults=True):
-    """A turn above a child, whose budgets pay for the child too. ``budgets`` are those that its App declares."""
+    """A turn above a child, whose budgets also pay for the child. ``budgets`` are the budgets that its App declares."""
 
     session_id: str
     turn_id: str
@@ -181,10 +181,11 @@ class PayingTurn(Struct, omit_defaults=True):
 
 
 class ParentTurn(Struct, omit_defaults=True):
-    """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 for a child of another turn.
+    """The turn that waits for a child, in one of its runs. ``depth`` is the child's: 1 if its parent has no parent.
 
-    ``paying`` are this turn and those above it. ``call_id`` is the call of its model call ``step`` that waits, and
-    ``deltas`` whether it shows those of the child. ``seconds`` is how long the child may take since it was submitted.
+    ``paying`` are this turn and those above it. ``call_id`` is the waiting tool call, requested by its model call
+    ``step``; ``deltas`` is whether its stream has the child's deltas. ``seconds`` is how long the child may take after
+    it was submitted.
     """
 
     session_id: str
@@ -203,15 +204,14 @@ class TurnRequest(Struct, omit_defaults=True):
 
     ``agent`` is the agent, or the name of an agent in the worker's App. ``messages`` are added to the history before
     the answer, usually one user message. ``timeout`` is in seconds from the start of a run. ``revises`` is set if the
-    turn takes the place of a part of the history: the id of the message that it replaces with all behind it, or
-    ``LAST_ANSWER``. Such a request has the ``version`` ``REVISES``. ``caller_tools`` are client-side tools beside
-    those of the agent; such a request has the ``version`` ``CALLER_TOOLS``. ``while_suspended`` says whether the next
-    turns of the session pass this one by while it is suspended. ``instructions`` take the place of the system prompt,
-    and ``max_tool_calls`` is how many calls of the workers' tools the turn may make; a request with one of them has the
-    ``version`` ``OWN_RULES``. ``trace`` is the W3C ``traceparent`` of the span in which it was submitted, if its
-    process uses OpenTelemetry. ``user`` names the user that the turn is of. ``parent`` is the turn that a child is of.
-    ``service`` is how the model service answers: at once, or in batches; such a request has the ``version``
-    ``IN_BATCHES``.
+    turn replaces part of the history: the id of the first message that it replaces, or ``LAST_ANSWER``. Such a request
+    has the ``version`` ``REVISES``. ``caller_tools`` are client-side tools in addition to the agent's; such a request
+    has the ``version`` ``CALLER_TOOLS``. ``while_suspended`` is whether the session's next turns may overtake this one
+    while it is suspended. ``instructions`` replace the system prompt, and ``max_tool_calls`` is how many calls of the
+    workers' tools the turn may make; a request with one of them has the ``version`` ``OWN_RULES``. ``trace`` is the W3C
+    ``traceparent`` of the span in which it was submitted, if its process uses OpenTelemetry. ``user`` is the turn's
+    user, and ``parent`` the parent of a child turn. ``service`` is how the model service answers: at once, or in
+    batches; a request with batches has the ``version`` ``IN_BATCHES``.
     """
 
     messages: list[Message]
@@ -239,13 +239,13 @@ _decoder = msgspec.json.Decoder(TurnRequest)
 
 
 def decode_request(data: bytes) -> TurnRequest:
-    """Read a stored request. Raises ``CorruptRecord``, and ``NewerRecord`` where only a newer release can run it."""
+    """Read a stored request. Raises ``CorruptRecord``, and ``NewerRecord`` if only a newer release can run it."""
     refuse_newer("request", data)
     return _decoded(data)
 
 
 def shown_request(data: bytes) -> TurnRequest:
-    """Read a stored request to show it: of one of a newer release, what can be read. Raises ``CorruptRecord``."""
+    """Read a stored request to show it; if a newer release wrote it, as far as possible. Raises ``CorruptRecord``."""
     try:
         return decode_request(data)
     except NewerRecord:
@@ -272,10 +272,10 @@ MOST_INPUT_BYTES = 4096
 
 
 class EncodedTurn(NamedTuple):
-    """A turn as it is submitted: its request, the digest that a key compares, its agent and that one's queue.
+    """A turn as it is submitted: its request, the digest that a key compares, its agent and the agent's queue.
 
-    ``input_bytes`` is the length of the input, with which the request begins, or 0 if it is too long for an event.
-    ``named`` is an inline agent with its name alone.
+    ``input_bytes`` is the length of the input, which begins the request, or 0 if it is too long for an event.
+    ``named`` is an inline agent reduced to its name.
     """
 
     request: bytes
@@ -325,15 +325,15 @@ def input_bytes(messages: list[Message]) -> int:
 
 
 def encode_request(request: TurnRequest) -> bytes:
-    """Return the stored form of a request. Raises as ``encoded_turn`` does."""
+    """Return the stored form of a request. Raises the errors of ``encoded_turn``."""
     return encoded_turn(request).request
 
 
 def with_trace(request: bytes) -> bytes:
     """Add the W3C ``traceparent`` of the current span to an encoded request, if there is one.
 
-    It is no part of what a key compares: a repetition from another span is the same turn. A process that has not
-    imported OpenTelemetry does nothing here.
+    The digest that a key compares excludes it: a repetition from another span is the same turn. If the process has not
+    imported OpenTelemetry, the request is returned unchanged.
     """
     propagate = sys.modules.get("opentelemetry.propagate")
     if propagate is None:

@@ -1,6 +1,6 @@
 """JSON schemas of Python types, their strict form, and Python values from a model's answer.
 
-A worker checks the answer against the schema; the type itself stays with the caller, who reads the answer as it.
+A worker checks the answer against the schema; the type itself stays with the caller, who converts the answer to it.
 
 Supported types are msgspec structs, dataclasses, TypedDicts and all other types that msgspec reads, and pydantic models
 and types that contain them. pydantic is imported only for its own types. A ``dict`` is used as a JSON schema.
@@ -133,8 +133,7 @@ def _object(schema: Schema) -> Schema:
 
 
 def _described(strict: Schema, schema: Schema) -> Schema:
-    """Add the description and the keywords that are not strict. A reference is wrapped, because it cannot have
-    one."""
+    """Add the description, with the keywords that are not strict. A reference is wrapped: it cannot have one."""
     hints = [
         f"{key}: {_json(schema[key])}"
         for key in HINTS
@@ -179,7 +178,7 @@ def _references(node: Any) -> set[str]:
     return set()
 
 
-WRAPPED = "value"  # the property of the object around a value that is none
+WRAPPED = "value"  # the property that contains a value that is not an object
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
@@ -203,7 +202,7 @@ class Shape:
     schema: dict[str, Any]
     definitions: dict[str, Any]
     read: Callable[[Any], Any]
-    """Converts a decoded JSON value to the Python value. Raises ``ValueError``, which says what does not match and
+    """Converts a decoded JSON value to the Python value. Raises ``ValueError`` with what does not match and
     where."""
 
 
@@ -264,7 +263,7 @@ def output_schema(type_: Any, *, name: str | None = None) -> OutputSpec:
     """Return the schema that a model must follow so that its answer can be read as ``type_``.
 
     The schema is strict (all properties required, no others allowed) if the type allows it. A free-form dictionary, a
-    tuple or ``Any`` makes the whole schema not strict. A type that is not a JSON object is wrapped into one. A
+    tuple or ``Any`` makes the whole schema non-strict. A type that is not a JSON object is wrapped into one. A
     dictionary is sent unchanged, as strict if it follows the rules. Raises ``UsageError``.
     """
     if isinstance(type_, dict):
@@ -291,7 +290,7 @@ def typed(response: Response, type_: Any) -> Response:
 def parse_output(type_: Any, text: str) -> Any:
     """Read a model's answer as ``type_``, with or without a Markdown fence. Raises ``InvalidOutput``.
 
-    A schema that is a dictionary is not checked here: the worker has done that.
+    A schema that is a dictionary is not checked here, because the worker has checked it.
     """
     value = read_json(text)
     if isinstance(type_, dict):

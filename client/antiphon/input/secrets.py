@@ -1,7 +1,7 @@
 """Removes keys and passwords from what leaves a deployment, such as the recording of a turn.
 
-Removed are the values of this process's own variables with names such as ``OPENAI_API_KEY``, texts that have the form
-of a known kind of key, passwords in URLs, and values whose names are those of secrets, also within JSON in a text.
+It removes the values of this process's environment variables with names such as ``OPENAI_API_KEY``, texts in the form
+of a known kind of key, passwords in URLs, and values with the names of secrets, also in JSON within a text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from antiphon.model.recording import Recording
 
 REMOVED = "[removed]"
-SHORTEST = 12  # of a value in the environment: a shorter one would be found in any text
+SHORTEST = 12  # of a value in the environment: a shorter one could occur in any text
 
 _NAME = re.compile(
     r"(?:x-)?api[_-]?key|(?:auth|access|refresh|id|session)[_-]?token|token|passwd|password|passphrase|"
@@ -39,7 +39,7 @@ _VARIABLE = re.compile(r"(?:^|_)(?:KEYS?|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL
 
 
 def without_secrets(recording: Recording) -> Recording:
-    """Return a recording without what looks like a key or a password. The contents of files stay as they are."""
+    """Return a recording without texts that look like keys or passwords. The contents of files are unchanged."""
     plain = msgspec.to_builtins(msgspec.structs.replace(recording, files=[]))
     found = msgspec.convert(cleaned(plain), Recording)
     found.files = recording.files
@@ -47,7 +47,7 @@ def without_secrets(recording: Recording) -> Recording:
 
 
 def cleaned(value: Any) -> Any:
-    """Return a value of JSON without what looks like a key or a password."""
+    """Return a JSON value without texts that look like keys or passwords."""
     return _walk(value, partial(_text, own=_of_environment()))
 
 
@@ -76,12 +76,12 @@ def _field(found: re.Match[str]) -> str:
 
 
 def _of_environment() -> list[str]:
-    """The secrets that this process has, with the parts of a list of keys, the longest first."""
+    """Return the secrets in the environment, and the parts of lists of keys, the longest first."""
     values = [value for name, value in os.environ.items() if _VARIABLE.search(name)]
     parts = {part for value in values for part in [value, *re.split(r"[,;:\s]+", value)] if _is_random(part)}
     return sorted(parts, key=lambda part: (-len(part), part))
 
 
 def _is_random(text: str) -> bool:
-    """Whether a value of the environment may be a secret, and not a word such as the name of one."""
+    """Return whether a value of the environment may be a secret, not a word such as the name of one."""
     return len(text) >= SHORTEST and any(one.isdecimal() for one in text)

@@ -28,19 +28,19 @@ Priority: TypeAlias = Literal["high", "normal", "low"]
 """Which turns go first among those of a tenant, and among those without a tenant."""
 
 Keep: TypeAlias = Literal["partial", "steps", "nothing"]
-"""What a cancelled turn leaves in the history: all that was said, its finished steps, or nothing."""
+"""What a cancelled turn leaves in the history: its output so far, its finished steps, or nothing."""
 
 WhileSuspended: TypeAlias = Literal["wait", "continue"]
-"""What the session's next turns do while a turn is suspended: wait for it, or pass it by."""
+"""What the session's next turns do while a turn is suspended: wait for it, or overtake it."""
 
 ModelServiceWord: TypeAlias = Literal["standard", "batch"]
 """How the model service answers a turn: at once, or in batches at a lower price."""
 
 Asked: TypeAlias = Literal["", "pending", "failed", "pending failed"]
-"""Turns to show beside the history: those that have not ended, those that left nothing in it."""
+"""Turns to show in addition to the history: turns that have not ended, and turns that left nothing in it."""
 
 SessionWord: TypeAlias = Literal["delayed", "done", "failed", "running", "suspended", "waiting"]
-"""What a session does, in lists of sessions."""
+"""The state of a session, in lists of sessions."""
 
 LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
 
@@ -68,12 +68,12 @@ def duration(value: float | timedelta | None, name: str) -> float | None:
 
 
 EVENTS_TTL_SECONDS = 3600
-"""How long the events of a session are kept after its last turn, unless its App has another ``events_ttl``."""
+"""How long the events of a session are kept after its last turn, unless its App sets ``events_ttl``."""
 SHORTEST_EVENTS_TTL = 60
 
 
 def events_lifetime(given: float | timedelta | None) -> int | None:
-    """Convert ``events_ttl`` to ms, as the scripts take it: None is the default, 0 is as long as the session.
+    """Convert ``events_ttl`` to ms for the scripts: None is the default, and 0 is as long as the session.
 
     Raises ``SettingsError``.
     """
@@ -89,12 +89,12 @@ def events_lifetime(given: float | timedelta | None) -> int | None:
 
 
 def lifetime(ttl: float | timedelta | UnsetType | None) -> float | UnsetType | None:
-    """Convert ``ttl`` to seconds. None is forever, and ``UNSET`` was not given. Raises ``UsageError``."""
+    """Convert ``ttl`` to seconds. None is forever, and ``UNSET`` means not given. Raises ``UsageError``."""
     return UNSET if ttl is UNSET else duration(ttl, "ttl")
 
 
 def page_of_last(last: int | None) -> tuple[int, int]:
-    """Return where the last messages of a history begin and end, as Redis counts; None is all of it."""
+    """Return the first and last index of a history's last messages for Redis; None is all. Raises ``UsageError``."""
     if last is None:
         return 0, -1
     if not is_a(last, int) or isinstance(last, bool) or last < 0:
@@ -127,7 +127,7 @@ _decode_plain = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def check_word(value: object, words: Any, name: str) -> Any:
-    """Check one of the words of a ``Literal``. Raises ``UsageError``, which starts with ``name``."""
+    """Check one of the words of a ``Literal``. Raises ``UsageError``, whose message starts with ``name``."""
     known = [repr(word) for word in get_args(words)]
     if value not in get_args(words):
         expected = (

@@ -20,7 +20,7 @@ BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
 def wrong_value(error: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
-    """Return a sentence about a value that does not fit a type, and the field of the body that is to blame."""
+    """Return a sentence about a value that does not fit a type, and the field of the body that caused the error."""
     text, _, place = str(error).partition(" - at `")
     path = re.sub(r"^(?:key in )?\$\.?", "", place.rstrip("`"))
     if match := FIELD.fullmatch(text):

@@ -25,7 +25,7 @@ AgentRule: TypeAlias = bool | Iterable[str] | Callable[[ToolCall], Answer]
 class ApprovalRule(Struct, frozen=True):
     """Which calls wait: all, none, those of some tools, or those for which a function returns True.
 
-    The function of a tool gets the arguments, that of an agent the whole call. ``seconds`` is how long a call waits;
+    A tool's function receives the arguments, an agent's function the whole call. ``seconds`` is how long a call waits;
     None is forever.
     """
 
@@ -35,7 +35,7 @@ class ApprovalRule(Struct, frozen=True):
 
     @property
     def plain(self) -> bool | list[str]:
-        """The rule as plain data. A function becomes True, which is never less strict."""
+        """Return the rule as plain data. A function becomes True, which is never less strict."""
         return [*self.rule] if isinstance(self.rule, tuple) else self.rule is not False
 
 
@@ -55,9 +55,9 @@ def tool_rule(tool: str, rule: object, seconds: float | timedelta | None, at_lim
 def agent_rule(
     rule: object, seconds: float | timedelta | None, at_limit: object, known: Sequence[str]
 ) -> ApprovalRule:
-    """Check the rule of an agent whose tools have these names, or begin with one that ends with ``__``.
+    """Check the rule of an agent. Raises ``UsageError``.
 
-    Raises ``UsageError``.
+    ``known`` are the names of its tools, or the beginnings of names, which end with ``__``.
     """
     found: Any = rule
     if isinstance(rule, str) or not (isinstance(rule, bool | Iterable) or callable(rule)):
@@ -95,7 +95,7 @@ _THREADS = Threads()
 
 
 def asked_by(event: Event) -> list[OpenCall]:
-    """Return the pending calls of the event of a suspension: of its own turn, or of a child turn below it."""
+    """Return the pending tool calls of a suspension event, of the turn itself or of a child turn below it."""
     match event:
         case TurnSuspended():
             return event.calls
@@ -111,11 +111,11 @@ def asked_by(event: Event) -> list[OpenCall]:
 async def answers(
     calls: Sequence[OpenCall], on_tool: OnTool | None, on_approval: OnApproval | None
 ) -> AsyncGenerator[Decision, None]:
-    """Ask the caller's functions about the calls, one after the other. A call without a function stays open.
+    """Ask the caller's functions about the calls, one after the other. A call without a function stays pending.
 
-    What ``on_tool`` returns is the result; an exception becomes an error that the model reads. ``on_approval`` returns
-    True, False, the reason to reject the call, or arguments to approve it with; its exceptions are raised. Synchronous
-    functions run in a thread.
+    The return value of ``on_tool`` is the result; an exception becomes an error that the model reads. ``on_approval``
+    returns True, False, the reason to reject the call, or arguments to approve it with; its exceptions are raised.
+    Synchronous functions run in a thread.
     """
     for call in calls:
         if call.kind == "tool" and on_tool is not None:
@@ -127,7 +127,7 @@ async def answers(
 async def _result(call: OpenCall, on_tool: OnTool) -> Decision:
     try:
         return result_of(call.call_id, await _THREADS.ask(on_tool, call), None, is_error=False)
-    except Exception as exc:  # noqa: BLE001 - as in a tool, whatever it raises is told to the model
+    except Exception as exc:  # noqa: BLE001 - as in a tool, the model reads any exception
         return result_of(call.call_id, f"{type(exc).__name__}: {exc}", None, is_error=True)
 
 
@@ -146,19 +146,19 @@ def _verdict(call: OpenCall, verdict: Any) -> Decision:
 
 
 def approval_of(call_id: str, by: str | None, arguments: Mapping[str, Any] | None) -> Decision:
-    """Approve a call, with other arguments if there are any. Raises ``UsageError``."""
+    """Return the decision that approves a call, with other arguments if given. Raises ``UsageError``."""
     found = None if arguments is None else _plain(arguments)
     return _checked(Decision(_text(call_id, "call_id"), "approve", _name(by), arguments=found))
 
 
 def rejection_of(call_id: str, by: str | None, reason: str | None) -> Decision:
-    """Reject a call. Raises ``UsageError``."""
+    """Return the decision that rejects a call. Raises ``UsageError``."""
     why = None if reason is None else _text(reason, "reason")
     return _checked(Decision(_text(call_id, "call_id"), "reject", _name(by), why))
 
 
 def result_of(call_id: str, result: Any, by: str | None, *, is_error: bool) -> Decision:
-    """Give a call its result: what a tool may return. Raises ``UsageError``."""
+    """Return the decision that gives a call its result, any value that a tool may return. Raises ``UsageError``."""
     if not is_a(is_error, bool):
         raise UsageError(f"is_error= must be True or False, not {is_error!r}.")
     try:

@@ -1,4 +1,4 @@
-"""Tools on the client: declared without code, run by whoever submitted the turn."""
+"""Client-side tools: declared without code, run by the client that submitted the turn."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FIELDS = {"name", "description", "parameters", "timeout", "at_limit"}
 
 
 def caller_tools(tools: object, others: Iterable[Tool[..., Any]] = ()) -> list[CallerTool]:
-    """Return the tools that a caller declares. ``others`` are tools with names that are taken.
+    """Return the tools that a caller declares. ``others`` are tools whose names are already taken.
 
     Each is a ``CallerTool``, a dictionary with the same fields (also in the form of OpenAI's services), or a function
-    or ``Tool`` whose name, description and schema are taken. Raises ``InvalidTool`` and ``UsageError``.
+    or ``Tool`` whose name, description and schema are used. Raises ``InvalidTool`` and ``UsageError``.
     """
     if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
         raise UsageError(f"caller_tools= must be a list of tools, not {tools!r}: use caller_tools=[…].")
@@ -47,7 +47,7 @@ def _declared(tool: Any) -> CallerTool:
 
 
 def _read(fields: dict[str, Any]) -> CallerTool:
-    """Read a dictionary. OpenAI's services take the fields in ``function``, with ``type`` and ``strict`` beside."""
+    """Read a dictionary. In OpenAI's format, its fields are in ``function``, next to ``type`` and ``strict``."""
     fields.pop("type", None)
     if isinstance(fields.get("function"), Mapping):
         fields = {**fields.pop("function"), **fields}

@@ -1,4 +1,4 @@
-"""Sub-agents: an agent as a tool of another one, which runs as a turn of its own."""
+"""Sub-agents: an agent as a tool of another one; each call runs as a child turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ChildTool(Tool[..., Any]):
     """An agent as a tool: ``agent.as_tool()``. A call runs as a turn of the agent, in a session of its own.
 
     ``agent`` is the agent, ``wait_seconds`` how long a call waits for its answer (None: 30 days), and ``deltas``
-    whether the stream of the turn that calls it has the deltas of the child.
+    whether the calling turn's stream has the child's deltas.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ChildTool(Tool[..., Any]):
         self.wait_seconds = None if timeout is None else duration(timeout, "timeout")
 
     def bound(self, run: Callable[[str, Context], Any]) -> Tool[..., Any]:
-        """Return the tool as a turn calls it: with this function."""
+        """Return the tool for a turn: it calls this function."""
 
         async def call(input: str, context: Context) -> str:  # noqa: A002
             """Run the agent.

@@ -1,4 +1,4 @@
-"""What a tool can read about its call and publish while it runs."""
+"""The context of a tool call: what a tool can read about its call and publish while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 
 
 class CallUnderWay(Protocol):
-    """The call of a ``Context``, provided by a runtime. All threads may use it."""
+    """The call of a ``Context``, provided by a runtime. Any thread may use it."""
 
     @property
     def cancelled(self) -> bool: ...
@@ -38,9 +38,9 @@ class Context(Struct):
     """The session, turn and call that a tool runs in. ``variables`` are the session's: changes to them are saved when
     the turn finishes.
 
-    ``attempt`` counts the attempts at the turn, as in its events: it is 2 if a worker died with the first one. ``run``
-    counts the runs of the turn, and ``step_number`` its model calls. Make one yourself to call a tool in a test; it is
-    not cancelled, it checks what the tool says and publishes nothing, and it does not sleep:
+    ``attempt`` counts the attempts at the turn, as in its events: it is 2 if a worker died during the first one.
+    ``run`` counts the runs of the turn, and ``step_number`` its model calls. To call a tool in a test, create a context
+    yourself: it is not cancelled, it checks arguments but publishes nothing, and it does not sleep:
 
     >>> context = Context("user-123", "turn-1", "call_1")
     >>> context.progress("Page 3 of 10", 0.3)
@@ -65,10 +65,10 @@ class Context(Struct):
 
     @property
     def key(self) -> str:
-        """A key for services that must do a thing once: 32 hexadecimal digits.
+        """A key for services that must do something only once: 32 hexadecimal digits.
 
-        It is the same whenever this call is repeated, after a crash or a retry and on every worker. Every other call
-        has another one; so have the calls of the turn's next run, after ``requeue``.
+        It is the same whenever this call is repeated, after a crash or a retry and on any worker. Every other call has
+        a different key, and so do the calls of the turn's next run, after ``requeue``.
 
         >>> Context("s", "turn-1", "call_1").key == Context("s", "turn-1", "call_1", attempt=2).key
         True
@@ -83,7 +83,7 @@ class Context(Struct):
         """True as soon as the result of this call is no longer needed. It stays true. All threads may read it.
 
         The turn was cancelled, exceeded its time limit or lost its lease, its worker stops, or the call itself took
-        too long. It is true also after the call has returned.
+        too long. It is also true after the call has returned.
         """
         return self._call is not None and self._call.cancelled
 
@@ -91,16 +91,16 @@ class Context(Struct):
         self, name: str, function: Callable[..., Any], /, *args: Any, retries: int = 0, timeout: float | None = None,
         at_most_once: bool = False, **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:  # fmt: skip
-        """Call a function once and keep what it returns, so that it does not run again after a crash.
+        """Call a function once and keep its result, so that it does not run again after a crash.
 
         Await it in an asynchronous tool. The tool is called again on another worker if its worker dies, and after each
-        ``sleep``. A step that has returned is then not called again: the value that was kept is returned, in plain JSON
-        types and of 1 MiB at most. A synchronous ``function`` runs in a thread.
+        ``sleep``. A step that has returned is then not called again: its kept result is returned, in plain JSON types
+        and of 1 MiB at most. A synchronous ``function`` runs in a thread.
 
-        A failed attempt is repeated ``retries`` times, after 1, 2, 4 … 60 s; ``timeout`` is in seconds and for each
-        attempt. Then ``StepFailed`` is raised, and raised again wherever the tool is repeated. A step that was running
-        when its worker died runs again. With ``at_most_once`` it does not: ``StepFailed`` then says that it is unknown
-        whether it ran.
+        A failed attempt is repeated ``retries`` times, after 1, 2, 4 … 60 s; ``timeout`` is in seconds, for each
+        attempt. After the last attempt, ``StepFailed`` is raised, and raised again whenever the tool is repeated. A
+        step that was running when its worker died runs again. With ``at_most_once`` it does not: ``StepFailed`` is
+        raised, because it is unknown whether the step ran.
 
         A name that is used again is numbered: ``charge``, ``charge#2``. The steps of a call must come in the same order
         each time. If they do not, because the code has changed, the turn fails (``step_changed``).
@@ -121,10 +121,11 @@ class Context(Struct):
         """Sleep for this long, a ``timedelta`` or seconds, without a worker: 30 days at most.
 
         Await it in an asynchronous tool. The turn is suspended (``turn_sleeping``), and holds no worker, no thread and
-        no connection. When the time is over, by the clock of Redis, any worker calls the tool again from its start:
-        what it did in a ``step`` is not repeated, everything else is. Less than a second is slept in the worker.
+        no connection. When the time has passed, by the clock of Redis, any worker calls the tool again from its
+        start: its finished ``step`` calls are not repeated, everything else is. A sleep of less than a second stays in
+        the worker.
 
-        Other calls of the same step are run to their ends first. Without a worker, as in a test, it returns at once.
+        Other calls of the same step finish first. Without a worker, as in a test, it returns at once.
 
         >>> await Context().sleep(timedelta(hours=8))
         """
@@ -138,11 +139,11 @@ class Context(Struct):
 
         ``client.send_event``, ``antiphon event`` and the HTTP interface send events. Await it in an asynchronous tool.
         The turn is suspended as in ``sleep``, and any worker calls the tool again from its start when the event has
-        come. Events of other tenants are never received. An event is kept for a day: one that was sent before is
-        received too. A call that waits repeatedly receives each event once, in the order in which they were sent.
+        arrived. Events of other tenants are never received. Events are kept for a day, so an event that was sent before
+        the wait is received too. A call that waits repeatedly receives each event once, in the order of sending.
 
-        Raises ``EventTimeout`` if none has come after ``timeout``, a ``timedelta`` or seconds: 30 days at most, which
-        is also the default. Without a worker, as in a test, that is at once.
+        Raises ``EventTimeout`` if none has arrived after ``timeout``, a ``timedelta`` or seconds: 30 days at most,
+        which is also the default. Without a worker, as in a test, it raises at once.
 
         >>> await Context().wait_for_event("payment:4711", timeout=timedelta(days=2))
         Traceback (most recent call last):
@@ -158,12 +159,12 @@ class Context(Struct):
         """Run another agent of the App with this input, without a worker, and return its answer.
 
         Await it in an asynchronous tool or turn function. The agent runs as a child turn in a session of its own, on
-        any worker that has it, while this turn is suspended: ``Agent.as_tool`` describes both, and what ``timeout``
-        and ``deltas`` mean. When it has ended, any worker calls the tool again from its start. The text of the answer
-        is then kept, 1 MiB at most. Several agents run at once in ``asyncio.gather``.
+        any worker that has it, while this turn is suspended: ``Agent.as_tool`` describes both, and ``timeout`` and
+        ``deltas``. When it has ended, any worker calls the tool again from its start. The text of the answer is then
+        kept, 1 MiB at most. To run several agents at once, use ``asyncio.gather``.
 
-        If the agent fails, is cancelled, or does not answer in time, ``StepFailed`` is raised, also wherever the tool
-        is repeated. Raises ``UsageError`` outside a turn.
+        If the agent fails, is cancelled, or does not answer in time, ``StepFailed`` is raised, and raised again
+        whenever the tool is repeated. Raises ``UsageError`` outside a turn.
 
         >>> Context().run_agent(agent, "When is Kyoto best?")
         Traceback (most recent call last):
@@ -180,10 +181,10 @@ class Context(Struct):
         return self._call.durable.run_agent(tool, text, self)
 
     def progress(self, text: str, fraction: float | None = None) -> None:
-        """Publish the tool's progress as a ``tool_progress`` event. ``fraction`` is the done part, from 0 to 1.
+        """Publish the tool's progress as a ``tool_progress`` event. ``fraction`` is the part done, from 0 to 1.
 
-        All threads may call this; it does not wait. Text beyond 4 KiB is cut. A call publishes at once after a
-        silence, and then every 50 ms: of what is said meanwhile, the last is published. It may be lost in a crash.
+        All threads may call this; it does not wait. Text beyond 4 KiB is cut. The first progress after a silence is
+        published at once, and then the latest one every 50 ms. It may be lost in a crash.
         Raises ``UsageError`` if an argument is not as described.
         """
         if not is_a(text, str):

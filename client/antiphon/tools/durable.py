@@ -1,4 +1,4 @@
-"""Steps, sleeps, waits and agents: what ``context.step``, ``sleep`` and the like check and run."""
+"""Steps, sleeps, waits and agents: the checks and the code of ``context.step``, ``sleep`` and similar calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DurableCall(Protocol):
 
 
 def check_step(name: object, retries: object, timeout: object) -> None:
-    """Raise ``UsageError`` if an argument of a step is not valid, or if no event loop runs here."""
+    """Raise ``UsageError`` if an argument of a step is invalid, or if no event loop runs here."""
     if not is_a(name, str) or not _NAME.fullmatch(str(name)):
         raise UsageError(
             f"{str(name)[:80]!r} is not a valid step name: use 1 to 64 letters, digits and any of '_.:/-'."
@@ -61,7 +61,7 @@ def check_async(what: str) -> None:
 
 
 def seconds_of(duration: object, what: str = "sleep") -> float:
-    """Return the seconds of a sleep, or of the time of a wait, where that can be awaited. Raises ``UsageError``."""
+    """Return the seconds of a sleep or a wait. Raises ``UsageError``, also if nothing here can await it."""
     seconds = seconds_of_duration(duration, what)
     check_async(what)
     return seconds

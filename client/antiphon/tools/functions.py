@@ -123,13 +123,13 @@ class Tool(Generic[P, R]):
     """A function that a model can call. Python code can still call it like the function itself.
 
     ``parameters`` is the JSON schema of its arguments, by default that of the function's parameters. A function whose
-    schema is given is called with keywords; their values are checked, and not converted. ``timeout`` is in seconds;
+    schema is given is called with keywords; their values are checked but not converted. ``timeout`` is in seconds;
     None uses the worker's. With ``at_most_once``, a call is never started a second time, even after a worker crash.
     With ``strict``, the model service enforces the schema.
 
-    With ``approval``, a call waits until somebody approves it: every call, or those for which a function of the
-    arguments returns True. After ``approval_timeout`` seconds without a decision, ``approval_at_limit`` says what
-    happens: ``"reject"``, ``"approve"``, or ``"fail"`` for the turn.
+    With ``approval``, a call waits until it is approved: every call, or those for which a function of the arguments
+    returns True. After ``approval_timeout`` seconds without a decision, ``approval_at_limit`` applies: ``"reject"``,
+    ``"approve"``, or ``"fail"``, which fails the turn.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Tool(Generic[P, R]):
         return f"<Tool {self.name}>"
 
     def bind(self, arguments: Mapping[str, Any], context: Context) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments for the function from those of the model. Raises ``ToolArgumentsInvalid``."""
+        """Convert the arguments from the model to those of the function. Raises ``ToolArgumentsInvalid``."""
         if self._unbound:
             raise ToolArgumentsInvalid(f"{self.name} is a method: give the agent the tool of an instance.")
         if self._given is not None:
@@ -207,7 +207,7 @@ class Tool(Generic[P, R]):
         return positional, keywords
 
     def content_of(self, value: Any) -> str | list[Text | Image | File]:
-        """Return the content for the model from a returned value. Raises ``ToolRaised`` if it has no JSON form."""
+        """Convert a returned value to the content for the model. Raises ``ToolRaised`` if it has no JSON form."""
         return content_of(value)
 
     def _read_signature(self, arguments: dict[str, str]) -> list[_Parameter]:

@@ -1,4 +1,4 @@
-"""Converts results of tools, and of calls that do not run, to what the model receives."""
+"""Converts results of tools, and of calls that do not run, to content for the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.model.parts import media_problem
 
 
 def content_of(value: Any) -> str | list[Text | Image | File]:
-    """Return the content for the model from a returned value. Raises ``ToolRaised`` if it has no JSON form."""
+    """Convert a returned value to the content for the model. Raises ``ToolRaised`` if it has no JSON form."""
     if value is None:
         return ""
     if type(value) is str:
@@ -55,7 +55,7 @@ NOT_RETURNED = "The turn ended before this call returned: it is unknown what it 
 
 
 def decided_result(call: ToolCall, decision: Decision, has_code: bool = True) -> ToolResult | None:
-    """Return the result that a decision gives to a call, or None for an approved call, which has to run."""
+    """Return the result that a decision gives to a call, or None for an approved call, which must run."""
     if decision.kind == "result":
         return ToolResult(call.call_id, decision.content, call.name, decision.is_error)
     if decision.kind == "approve":
@@ -70,8 +70,8 @@ def at_the_end(
 ) -> ToolResult:
     """Return the result of a call that had none when its turn ended.
 
-    ``opened`` are the calls of its step that have waited for decisions, ``decisions`` those about them, and ``begun``
-    those that may have started since.
+    ``opened`` are the calls of its step that waited for decisions, ``decisions`` the decisions about them, and
+    ``begun`` the calls that may have started since.
     """
     if call.call_id not in opened:
         return _error(call, NOT_RETURNED)
@@ -87,7 +87,7 @@ def at_the_end(
 
 
 def noted(decision: Decision | None) -> Decision | None:
-    """Return the decision as the history keeps it: the result stands beside it."""
+    """Return the decision as the history keeps it: without the result, which its message contains."""
     return None if decision is None else msgspec.structs.replace(decision, content="", is_error=False)
 
 

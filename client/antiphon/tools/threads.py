@@ -1,4 +1,4 @@
-"""Threads for synchronous functions: tools, stores, and what a caller answers with.
+"""Threads for synchronous functions: tools, stores, and functions of a caller such as ``on_tool``.
 
 ``ThreadPoolExecutor`` is not used, because the interpreter waits for its threads when it exits: one hanging function
 would keep a process from stopping. These threads are daemon threads. They are reused, because libraries keep
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class Job:
-    """One call. ``admitted`` is done when the call has a thread, and None if it had one at once."""
+    """One call. ``admitted`` is done when the call has a thread, or None if it got one at once."""
 
     __slots__ = ("admitted", "call", "context", "future", "given_up", "running", "share")
 

@@ -1,4 +1,4 @@
-"""Tools with which a model itself sleeps, or waits for an event, within bounds."""
+"""Tools that let a model itself sleep or wait for an event, within bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.tools.functions import Tool
 
 
 def sleep(*, max: timedelta | float) -> Tool[Any, Any]:  # noqa: A002 - it reads well at the call
-    """Return a tool with which a model lets its turn sleep, for at most ``max`` (a ``timedelta`` or seconds).
+    """Return a tool that lets a model put its turn to sleep, for at most ``max`` (a ``timedelta`` or seconds).
 
     The turn is suspended as in ``Context.sleep``. A model that asks for a longer sleep receives an error with the
     bound. Raises ``InvalidTool`` if ``max`` is not from 1 second to 30 days.
@@ -35,10 +35,10 @@ def sleep(*, max: timedelta | float) -> Tool[Any, Any]:  # noqa: A002 - it reads
 
 
 def wait_for_event(*, names: Sequence[str], max: timedelta | float) -> Tool[Any, Any]:  # noqa: A002
-    """Return a tool with which a model waits for one of these events, for at most ``max`` (as in ``sleep``).
+    """Return a tool that lets a model wait for one of these events, for at most ``max`` (as in ``sleep``).
 
-    A name may end with ``*``: the model then says which event with this beginning it waits for. The result is the
-    event's data, or a sentence that none came. Raises ``InvalidTool`` for a name that no event can have.
+    A name may end with ``*``: the model then chooses the event with this beginning. The result is the event's
+    data, or a sentence that none arrived. Raises ``InvalidTool`` for a name that no event can have.
 
     >>> wait_for_event(names=["payment:*"], max=3600).name
     'wait_for_event'
