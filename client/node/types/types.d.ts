@@ -499,7 +499,7 @@ export interface Limits {
   parallel_calls?: number | null;
   stop?: Json[];
 }
-/** An agent to which another one may pass a turn: its name, and what ``antiphon.handoffs.Handoff`` says about it. */
+/** An agent to which another one may pass a turn: its name, and the options of its ``antiphon.handoffs.Handoff``. */
 export interface HandoffSpec {
   name: string;
   description?: string;
@@ -732,7 +732,7 @@ export interface PageQuery {
 export interface WaitingPage {
   turns: SuspendedTurn[];
 }
-/** A turn that waits for decisions. ``suspended`` is since when, in ms since 1970, by the clock of Redis. */
+/** A turn that waits for decisions. ``suspended`` is when it was suspended, in ms since 1970, by the clock of Redis. */
 export interface SuspendedTurn {
   turn_id: string;
   session_id: string;
