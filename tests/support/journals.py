@@ -52,3 +52,6 @@ class Journal:
 
     async def drain(self):
         """Do nothing: there is always room."""
+
+    def read_from(self, source):
+        """Do nothing: nothing waits for what is read."""

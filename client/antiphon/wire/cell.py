@@ -495,6 +495,8 @@ class Cell:
                 raise unexpected(name, answer)
 
     def _emitted(self, one: Emit, answer: Any) -> str | Exception:
+        if answer == b"":
+            return ""  # nearly all answers are this one
         if isinstance(answer, Exception):
             return store_error(answer)
         return self.stop_word(one.session_id, b"" if answer is None else answer)

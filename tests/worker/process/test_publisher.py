@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 from support.eventually import patience, wait_until_async
 from support.strict_json import with_distinct_names
 
@@ -263,7 +264,7 @@ async def test_a_session_that_is_not_answered_keeps_nobody_waiting_but_itself(mo
 
 async def test_within_its_window_a_session_does_not_speak_again(monkeypatch):
     monkeypatch.setattr("antiphon_worker.process.publisher.GATHER_SECONDS", 0.0)
-    monkeypatch.setattr("antiphon_worker.process.publisher.WINDOW_SECONDS", 1000.0)
+    monkeypatch.setattr("antiphon_worker.process.windows.WINDOW_SECONDS", 1000.0)
     cell = Scripted()
     async with publishing(cell) as (_, sink_for):
         sink, other = sink_for("s"), sink_for("other")
@@ -275,9 +276,59 @@ async def test_within_its_window_a_session_does_not_speak_again(monkeypatch):
         assert [json.loads(one)["text"] for one in await sink.settle()] == ["two"]
 
 
+class Source:
+    """The connection from which an answer is read, with what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def pause(self) -> None:
+        self.asked.append("pause")
+
+    def resume(self) -> None:
+        self.asked.append("resume")
+
+
+@pytest.mark.parametrize(
+    ("sends_a_second", "pieces", "asked"),
+    [
+        pytest.param(100, 2, ["pause", "resume"], id="a crowded process lets several pieces come together"),
+        pytest.param(100, 1, ["resume"], id="a single piece is not waited for"),
+        pytest.param(12_500, 2, ["resume"], id="a process with few streams reads at once"),
+    ],
+)
+async def test_an_answer_waits_in_its_socket_during_a_long_window(monkeypatch, sends_a_second, pieces, asked):
+    monkeypatch.setattr("antiphon_worker.process.windows.SENDS_A_SECOND", sends_a_second)
+    monkeypatch.setattr("antiphon_worker.process.windows.WINDOW_SECONDS", 0.001)
+    cell, source = Scripted(), Source()
+    async with publishing(cell) as (_, sink_for):
+        sink = sink_for("s")
+        sink.read_from(source)
+        for _ in range(pieces):
+            sink.text(1, "a")
+        await cell.left.get()
+        await wait_until_async(lambda: "resume" in source.asked)
+        assert source.asked == asked
+
+
+async def test_an_answer_waits_in_its_socket_while_redis_is_away(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.process.windows.SENDS_A_SECOND", 10)
+    monkeypatch.setattr("antiphon_worker.process.publisher.RETRY_SECONDS", 0.001)
+    cell, source = Scripted(s=2), Source()
+    async with publishing(cell) as (_, sink_for):
+        sink = sink_for("s")
+        sink.read_from(source)
+        sink.text(1, "one ")
+        sink.text(1, "two")
+        for _ in range(3):
+            assert await cell.left.get() == {"s": "one two"}
+        await sink.flushed()
+        await wait_until_async(lambda: source.asked == ["pause", "resume"] * 3)
+
+
 async def test_nothing_leaves_of_a_turn_that_is_over(monkeypatch):
     monkeypatch.setattr("antiphon_worker.process.publisher.GATHER_SECONDS", 0.0)
-    monkeypatch.setattr("antiphon_worker.process.publisher.WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr("antiphon_worker.process.windows.WINDOW_SECONDS", 0.0)
     cell = Scripted()
     async with publishing(cell) as (publisher, sink_for):
         over, other = sink_for("over"), sink_for("other")

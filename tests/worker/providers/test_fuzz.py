@@ -39,6 +39,8 @@ SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, 
 class Given:
     """A response that a test made up, in place of one from the network."""
 
+    source = None
+
     def __init__(self, chunks: list[bytes], content_type: str) -> None:
         self.headers = {"content-type": content_type}
         self._chunks = iter(chunks)

@@ -377,6 +377,73 @@ async def test_a_reader_that_stops_holds_the_service_up_and_nothing_is_lost_or_d
         assert all(whole[at : at + 8] == b"%07d\n" % (at // 8) for at in range(0, SIZE, 8 * 997))
 
 
+async def test_what_comes_during_a_pause_is_read_in_one_piece_afterwards():
+    more, sent = asyncio.Event(), asyncio.Event()
+
+    async def play(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.send(OK + b"content-length: 4\r\n\r\na")
+        await more.wait()
+        await connection.send(b"b", b"c", b"d")
+        sent.set()
+        await connection.closed()
+
+    async with RawServer(play) as server, direct() as client:
+        _, exchange = await begun(client, server.url)
+        taken: list[bytes] = []
+        reading = asyncio.create_task(exchange.into(lambda piece: bool(taken.append(piece)) or True))
+        await wait_until_async(lambda: taken == [b"a"])
+        exchange.pause()
+        more.set()
+        await sent.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert taken == [b"a"]
+        exchange.resume()
+        assert await reading
+        assert taken == [b"a", b"bcd"]
+
+
+async def test_a_pause_and_a_reader_that_stops_both_have_to_end():
+    sent = [0]
+
+    async def play(connection: RawConnection) -> None:
+        await flood(connection, sent, SIZE)
+
+    async with RawServer(play) as server, direct(timeout=30.0) as client:
+        _, exchange = await begun(client, server.url)
+        taken: list[bytes] = []
+        assert not await exchange.into(lambda piece: bool(taken.append(piece)))
+        exchange.pause()
+        exchange.resume()
+        await still(sent)
+        assert sent[0] < SIZE, "the end of the pause made it read for a reader that has stopped"
+        exchange.pause()
+        reading = asyncio.create_task(exchange.into(lambda piece: bool(taken.append(piece)) or True))
+        await still(sent)
+        assert not reading.done(), "a reader that goes on ended the pause"
+        exchange.resume()
+        assert await reading
+        assert sum(map(len, taken)) == SIZE
+
+
+async def test_a_pause_concerns_no_answer_but_its_own():
+    async def play(connection: RawConnection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(OK + b"content-length: 1\r\n\r\na")
+
+    async with RawServer(play) as server, direct() as client:
+        _, over = await begun(client, server.url)
+        assert await over.into(lambda _: True)
+        over.pause()
+        _, closed = await begun(client, server.url)
+        closed.pause()
+        await closed.aclose()
+        closed.resume()
+        assert (await client.post(server.url, content=b"{}")).content == b"a"
+
+
 async def still(sent: list[int]) -> None:
     """Return when the server sends no more."""
     last = -1

@@ -384,6 +384,9 @@ async def test_nothing_keeps_a_request_while_its_answer_comes(kind):
         async def drain(self):
             """Nothing waits here."""
 
+        def read_from(self, source):
+            """Nothing waits for what is read."""
+
     holders: list[int] = []
     async with WireServer(said(kind, "Hello", " you")) as server:
         provider = serve(kind, server.url)

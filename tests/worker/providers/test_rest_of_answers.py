@@ -23,6 +23,9 @@ class Outlet:
     async def drain(self):
         """Nothing waits here."""
 
+    def read_from(self, source):
+        """Nothing waits for what is read."""
+
 
 def rest(published, *increments):
     outlet = Outlet()

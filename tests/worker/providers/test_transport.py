@@ -541,6 +541,25 @@ async def test_a_reader_that_has_stopped_has_all_the_time_it_wants(clock):
             await reading
 
 
+async def test_a_pause_is_no_silence_of_the_service(clock):
+    async def play(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.send(OK + b"content-length: 2\r\n\r\na")
+        await connection.closed()
+
+    async with RawServer(play) as server, direct(timeout=30.0) as client:
+        _, exchange = await begun(client, server.url)
+        reading = asyncio.create_task(exchange.into(lambda _: True))
+        await asyncio.sleep(0)
+        exchange.pause()
+        clock.pass_(1000)
+        await goes_on(reading)
+        exchange.resume()
+        clock.pass_(60.1)
+        with pytest.raises(httpx2.ReadTimeout):
+            await reading
+
+
 @pytest.mark.parametrize("over", ["tcp", "tls"])
 async def test_a_service_that_reads_slowly_is_alive_and_one_that_stops_is_not(clock, tls, over):
     go_on = asyncio.Semaphore(0)

@@ -41,7 +41,15 @@ from antiphon_worker.loop.costs import Meter
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered, withdrawn
 from antiphon_worker.loop.steps import HookedCall, HookedInput, Journal, input_of, plain_variables
 from antiphon_worker.loop.toolbox import ToolBox, is_stop
-from antiphon_worker.providers.base import Increment, ModelRequest, Outlet, Provider, StepResult, TextPiece
+from antiphon_worker.providers.base import (
+    Increment,
+    ModelRequest,
+    Outlet,
+    Provider,
+    Source,
+    StepResult,
+    TextPiece,
+)
 
 log = logging.getLogger("antiphon.hooks")
 
@@ -349,6 +357,9 @@ class _Held:
 
     async def drain(self) -> None:
         """Return at once: the size of an answer is limited elsewhere."""
+
+    def read_from(self, source: Source | None) -> None:
+        """Do nothing, because no reader waits for what is held back."""
 
     async def release(self, text: str | None) -> None:
         """Pass everything on, with ``text`` in place of the original text if given."""

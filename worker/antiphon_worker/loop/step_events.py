@@ -20,6 +20,7 @@ from antiphon_worker.providers.base import (
     Outlet,
     ReasoningPiece,
     RefusalPiece,
+    Source,
     StepResult,
     TextPiece,
     ToolCallPiece,
@@ -48,6 +49,10 @@ class Sink(Protocol):
         """Wait until there is room again."""
         ...
 
+    def read_from(self, source: Source | None) -> None:
+        """Learn from which connection the answer is read."""
+        ...
+
 
 class StepEvents:
     """A provider's ``Outlet`` that puts the increments of one model call into a sink, as events."""
@@ -65,6 +70,10 @@ class StepEvents:
     @property
     def full(self) -> bool:
         return self.paused or self._sink.full
+
+    def read_from(self, source: Source | None) -> None:
+        """Let the sink know from which connection the answer is read."""
+        self._sink.read_from(source)
 
     @property
     def received(self) -> int:
@@ -110,6 +119,9 @@ class Discarded:
 
     async def drain(self) -> None:
         """Return at once, because this outlet is never full."""
+
+    def read_from(self, source: Source | None) -> None:
+        """Do nothing, because nothing waits for the increments."""
 
 
 def withdrawn(step: int, reason: str) -> TurnRetrying:

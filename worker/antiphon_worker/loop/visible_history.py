@@ -23,7 +23,7 @@ from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import answered
 from antiphon_worker.loop.steps import Journal
 from antiphon_worker.loop.toolbox import is_stop
-from antiphon_worker.providers.base import Increment, ModelRequest, Provider, StepResult
+from antiphon_worker.providers.base import Increment, ModelRequest, Provider, Source, StepResult
 from antiphon_worker.providers.http.limits import HeldBack
 from antiphon_worker.resilience import unforced
 
@@ -185,6 +185,9 @@ class _Discard:
 
     async def drain(self) -> None:
         """Return at once, because this outlet is never full."""
+
+    def read_from(self, source: Source | None) -> None:
+        """Do nothing, because nothing waits for the increments."""
 
 
 def _portions(messages: Sequence[Message], tokens: int) -> Iterator[Sequence[Message]]:

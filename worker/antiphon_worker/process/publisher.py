@@ -3,6 +3,7 @@
 The first delta after a silence is sent at once. Calls follow each other closely, and a few may be unanswered. After
 sending, a session sends again once the answer has arrived and its window has ended; deltas that arrive in the
 meantime are joined. A failed emit is repeated, with its batch number, before anything newer of the session is sent.
+What a model sends within a long window stays in its socket until the end, to be read at once.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from antiphon.wire.records import ClaimedTurn, Emit
 from antiphon_worker.process.lag import Lag
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.process.signal import Signal
+from antiphon_worker.process.windows import Windows
+from antiphon_worker.providers.base import Source
 from antiphon_worker.providers.stream.json_text import valid
 
 log = logging.getLogger("antiphon.publisher")
 
-WINDOW_SECONDS, LONGEST_WINDOW_SECONDS = 0.015, 0.04
-SENDS_A_SECOND = 12_500
 GATHER_SECONDS = 0.003
-EMIT_AT_ONCE = 128
+EMIT_AT_ONCE = 64
 CALLS_AT_ONCE = 8
 FULL_EVENTS = 2_000
 RETRY_SECONDS = 0.1
+FEW_PIECES = 2  # of so many deltas in a row with one piece, the model sends too seldom to join what it sends
 
 _encode_text = msgspec.json.Encoder().encode
 
@@ -52,8 +54,10 @@ class TurnSink:
         self._said: list[str] = []  # the text of the step that is not in the journal yet
         self._front_of: tuple[type[Event], int, str] | None = None  # the kind of delta that came last
         self._last_front = b""
+        self._single = FEW_PIECES  # how many deltas in a row had one piece
         self.unanswered: Emit | None = None
         self.full = False
+        self.source: Source | None = None
         self._answered = Signal()
         self._published = 0  # how often something was published
 
@@ -158,6 +162,15 @@ class TurnSink:
         self._note_published()
         return True
 
+    def read_from(self, source: Source | None) -> None:
+        """Learn from which connection the model's answer is read."""
+        self.source = source
+
+    @property
+    def dense(self) -> bool:
+        """Return whether several pieces of the model's answer arrive within a window."""
+        return self._single < FEW_PIECES
+
     def release(self) -> None:
         """Wake all waiting tasks, because the turn stops."""
         self._answered.give()
@@ -180,6 +193,7 @@ class TurnSink:
     def _close_delta(self) -> None:
         """End the growing delta, so that the next piece begins an event of its own."""
         if self._texts:
+            self._single = 0 if len(self._texts) > 1 else self._single + 1
             text = "".join(self._texts)
             try:
                 encoded = _encode_text(text)
@@ -222,6 +236,7 @@ class Publisher:
         self._sending = asyncio.Lock()
         self._left_at = -math.inf  # when the last call was sent
         self._failing_since = 0.0
+        self._windows = Windows()
         self._lag = Lag()
 
     @property
@@ -282,6 +297,7 @@ class Publisher:
     def _next_part(self) -> list[tuple[TurnSink, Emit]]:
         """Return the emits of the next call, from the sinks that have waited longest."""
         part: list[tuple[TurnSink, Emit]] = []
+        crowded = self._windows.long(len(self._away) + len(self._waiting))
         while self._waiting and len(part) < EMIT_AT_ONCE:
             sink = next(iter(self._waiting))
             del self._waiting[sink]
@@ -291,11 +307,13 @@ class Publisher:
             elif emit := sink.next_emit():
                 self._away.add(sink)
                 part.append((sink, emit))
+                if crowded and sink.source is not None and sink.dense:
+                    sink.source.pause()
         return part
 
     async def _send(self, part: list[tuple[TurnSink, Emit]], since: float) -> None:
         """Send one call. Its sinks then wait for the rest of their window, or for a pause if their emit failed."""
-        over = time.monotonic() + self._window
+        over = self._windows.end(len(part), len(self._away) + len(self._waiting))
         try:
             answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
         except StoreError as exc:
@@ -314,12 +332,6 @@ class Publisher:
         self._return_after(over - now, served)
         self._return_after(RETRY_SECONDS, failed)
 
-    @property
-    def _window(self) -> float:
-        """How long a session joins its deltas, in seconds: longer if so many send that Redis would be overloaded."""
-        seconds = (len(self._away) + len(self._waiting)) / SENDS_A_SECOND
-        return max(WINDOW_SECONDS, min(seconds, LONGEST_WINDOW_SECONDS))
-
     def _return_after(self, seconds: float, sinks: list[TurnSink]) -> None:
         if seconds > 0:
             asyncio.get_running_loop().call_later(seconds, self._return, sinks)
@@ -331,6 +343,8 @@ class Publisher:
         for sink in sinks:
             if sink in self._away:
                 self._away.remove(sink)
+                if sink.source is not None:
+                    sink.source.resume()
                 if sink.pending:
                     self.wake(sink)
 

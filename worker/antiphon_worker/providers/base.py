@@ -149,6 +149,18 @@ class Increments(Protocol):
         ...
 
 
+class Source(Protocol):
+    """The connection from which an answer is read."""
+
+    def pause(self) -> None:
+        """Leave what arrives in the socket until ``resume``, to read it together. Does nothing at the answer's end."""
+        ...
+
+    def resume(self) -> None:
+        """Read again. Does nothing unless paused."""
+        ...
+
+
 class Outlet(Increments, Protocol):
     """Receives the increments of a model call as they arrive."""
 
@@ -159,6 +171,10 @@ class Outlet(Increments, Protocol):
 
     async def drain(self) -> None:
         """Wait until there is room again."""
+        ...
+
+    def read_from(self, source: Source | None) -> None:
+        """Learn from which connection the increments come from now on, or that they come from none."""
         ...
 
 

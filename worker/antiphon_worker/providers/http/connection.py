@@ -24,6 +24,7 @@ from antiphon.errors import (
     ProviderUnauthorized,
 )
 from antiphon.input.parameters import is_credential
+from antiphon_worker.providers.base import Source
 from antiphon_worker.providers.errors import retry_after
 from antiphon_worker.providers.http.limits import Gate, pressure_of, pressure_of_error, scope_of
 from antiphon_worker.providers.secrets import SHORTEST, Secrets, UrlFilter, secrets_in_url, without_keys
@@ -116,12 +117,13 @@ class Call(Struct, frozen=True):
 class Answer:
     """A successful response whose body has not been read yet."""
 
-    __slots__ = ("_pieces", "aclose", "headers", "into")
+    __slots__ = ("_pieces", "aclose", "headers", "into", "source")
 
     def __init__(self, response: httpx2.Response) -> None:
         self.headers: Mapping[str, str] = response.headers
         self._pieces: AsyncIterator[bytes] | None = None
         exchange = exchange_of(response) if "content-encoding" not in response.headers else None
+        self.source: Source | None = exchange
         if exchange is None:
             self._pieces = response.aiter_bytes()
         self.into = exchange.into if exchange is not None else self._into

@@ -120,8 +120,8 @@ class Exchange(httpx2.AsyncByteStream):
     """A request and its answer. Await ``head``, then read the body with ``into`` or by iteration."""
 
     __slots__ = (
-        "_connection", "_error", "_framed", "_framing_bytes", "_heard", "_held", "_loop", "_odd", "_over", "_parse",
-        "_parser", "_paused", "_pieces", "_take", "_timeout", "_unsent", "_waiter", "_watchdog", "_whole", "headers",
+        "_connection", "_error", "_framed", "_framing_bytes", "_heard", "_held", "_loop", "_odd", "_over", "_parser",
+        "_paused", "_pieces", "_resting", "_take", "_timeout", "_unsent", "_waiter", "_watchdog", "_whole", "headers",
         "reason", "status",
     )  # fmt: skip
 
@@ -136,12 +136,12 @@ class Exchange(httpx2.AsyncByteStream):
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
-        self._parse: Callable[[bytes], object] = self._parse_all
         self._framing_bytes = 1  # since the last piece of the body; 0 right after a piece
         self._take: Callable[[bytes], bool] | None = None
         self._pieces: list[bytes] = []  # few: an empty deque takes as much memory as this whole exchange
         self._held = 0  # bytes in them
-        self._paused = False
+        self._paused = False  # because the reader has enough
+        self._resting = False  # so that what arrives is read together
         self._over = False  # no more data is expected
         self._whole = False  # the answer is complete
         self._framed = False  # the headers define the end of the body: otherwise it ends with the connection
@@ -202,13 +202,30 @@ class Exchange(httpx2.AsyncByteStream):
         self._pieces.clear()
         self.fail(httpx2.ReadError("The answer was closed."))
 
+    def pause(self) -> None:
+        """Leave what arrives in the socket until ``resume``. Does nothing once the answer is over."""
+        if not self._over and self._connection.open:
+            self._resting = True
+            self._connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again what ``pause`` has left in the socket."""
+        if self._resting:
+            self._resting = False
+            if not self._over and not self._paused:
+                self._connection.transport.resume_reading()
+
     def feed(self, data: bytes) -> None:
         """Take data from the connection."""
         self._heard = self._loop.time()
         try:
-            self._parse(data)
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.fail(httpx2.RemoteProtocolError(f"This is not HTTP: {exc}"))
+        if self._framing_bytes:
+            self._count_framing(len(data))
+        else:
+            self._framing_bytes = 1
 
     def broken(self, exc: Exception | None) -> None:
         """Record that the connection is closed or that the service sends no more."""
@@ -281,7 +298,6 @@ class Exchange(httpx2.AsyncByteStream):
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
-        self._parse = _ignore
         del self._parser  # which holds this exchange
         self._connection.end(reusable=reusable)
         self._tell()
@@ -297,15 +313,15 @@ class Exchange(httpx2.AsyncByteStream):
         error, self._error = self._error, None
         return error or httpx2.ReadError("The answer has failed.")
 
-    def _parse_all(self, data: bytes) -> None:
-        """Parse data. Headers, chunk extensions and trailers in a row may not exceed a limit."""
-        self._parser.feed_data(data)
-        if not self._framing_bytes:
-            self._framing_bytes = 1
-            return
-        self._framing_bytes += len(data)
-        if self._framing_bytes > MOST_HEAD_BYTES and not self._over:
-            raise httptools.HttpParserError(f"its headers are longer than {MOST_HEAD_BYTES} bytes")
+    def _count_framing(self, size: int) -> None:
+        """Headers, chunk extensions and trailers in a row may not exceed a limit."""
+        self._framing_bytes += size
+        if self._framing_bytes > MOST_HEAD_BYTES:
+            self.fail(
+                httpx2.RemoteProtocolError(
+                    f"This is not HTTP: its headers are longer than {MOST_HEAD_BYTES} bytes"
+                )
+            )
 
     def _hold(self, data: bytes) -> None:
         """Keep a piece until it is read."""
@@ -330,7 +346,8 @@ class Exchange(httpx2.AsyncByteStream):
         if self._paused:
             self._paused = False
             self._heard = self._loop.time()
-            self._connection.transport.resume_reading()
+            if not self._resting:
+                self._connection.transport.resume_reading()
 
     async def _news(self) -> None:
         """Wait until the exchange changes."""
@@ -358,7 +375,7 @@ class Exchange(httpx2.AsyncByteStream):
         """Check whether the service has been silent for too long. Reading more of the request is not silence."""
         assert self._timeout is not None
         now, unsent = self._loop.time(), self._connection.unsent
-        if self._paused or unsent < self._unsent:
+        if self._paused or self._resting or unsent < self._unsent:
             self._heard = now
         self._unsent = unsent
         left = self._heard + self._timeout - now
@@ -366,7 +383,3 @@ class Exchange(httpx2.AsyncByteStream):
             self._watchdog = self._loop.call_later(left, self._watch)
         else:
             self.fail(httpx2.ReadTimeout(f"Nothing came for {self._timeout:g} s."))
-
-
-def _ignore(_data: bytes) -> None:
-    """Discard data that arrives after an exchange is over."""

@@ -206,6 +206,7 @@ class _Beginning:
         self._decoder = decoder
         self._keeper = keeper
         self._kept = False
+        self.read_from = outlet.read_from
 
     @property
     def full(self) -> bool:
@@ -226,6 +227,7 @@ class _Rest:
         self._outlet = outlet
         self._left = published
         self.drain = outlet.drain
+        self.read_from = outlet.read_from
 
     @property
     def full(self) -> bool:

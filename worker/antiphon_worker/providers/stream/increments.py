@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Refusal, Text, ToolCall, Usage
-from antiphon_worker.providers.base import Increment, Outlet, StepResult
+from antiphon_worker.providers.base import Increment, Outlet, Source, StepResult
 from antiphon_worker.providers.http.connection import Answer, Call, Connection, Options
 from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
 from antiphon_worker.providers.stream.decoder import Decoder
@@ -108,6 +108,7 @@ class AnswerStream:
         log.debug("%s answers, request id %s", self._provider, request_id)
         body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
         answer.headers = {}  # the response takes more memory than the rest of an answer that is being read
+        outlet.read_from(answer.source)
         try:
             with _Failures(connection, self._provider, request_id):
                 while not await answer.into(body.take):
@@ -119,6 +120,7 @@ class AnswerStream:
                 result.request_id = request_id
                 yield result
         finally:
+            outlet.read_from(None)
             await answer.aclose()
 
 
@@ -133,6 +135,9 @@ class _Kept:
 
     async def drain(self) -> None:
         """Never called, because the iteration takes the increments."""
+
+    def read_from(self, source: Source | None) -> None:
+        """Do nothing, because nothing waits here."""
 
 
 class _Body:
