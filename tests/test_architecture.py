@@ -114,7 +114,7 @@ OWNERS = {
     ],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
-        for name in ("connection", "failures", "http1", "posting", "prepared", "transport")
+        for name in ("connection", "failures", "first_attempts", "http1", "posting", "prepared", "transport")
     ]
     + ["antiphon_worker.mcp.http", "antiphon_worker.mcp.servers"],
     "httptools": ["antiphon_worker.providers.http.http1"],

@@ -23,7 +23,7 @@ from support.services.conversation import (
 from antiphon.errors import ProviderError
 from antiphon_worker.providers.anthropic.stream import AnthropicDecoder
 from antiphon_worker.providers.base import Increment, StepResult
-from antiphon_worker.providers.http.connection import Call, Connection, Options
+from antiphon_worker.providers.http.connection import Answer, Call, Connection, Options
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
 from antiphon_worker.providers.openai_responses.stream import ResponsesDecoder
 from antiphon_worker.providers.stream.increments import AnswerStream
@@ -40,9 +40,10 @@ class Given:
     """A response that a test made up, in place of one from the network."""
 
     source = None
+    header = Answer.header
 
     def __init__(self, chunks: list[bytes], content_type: str) -> None:
-        self.headers = {"content-type": content_type}
+        self.headers = ((b"content-type", content_type.encode()),)
         self._chunks = iter(chunks)
 
     async def into(self, take: Callable[[bytes], bool]) -> bool:
@@ -55,7 +56,7 @@ class Given:
 class Line(Connection):
     """A connection that opens such a response."""
 
-    request_id_header = "x-request-id"
+    request_id_header = b"x-request-id"
 
     def __init__(self, given: Given) -> None:
         super().__init__(Options(max_event_bytes=100_000, max_answer_bytes=1_000_000))

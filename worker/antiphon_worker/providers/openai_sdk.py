@@ -27,7 +27,7 @@ class OpenAIConnection(Connection):
     """Sends requests with ``openai.AsyncOpenAI``. Key and base URL come from the options, or from OPENAI_*."""
 
     sdk = openai
-    request_id_header = "x-request-id"
+    request_id_header = b"x-request-id"
 
     def make_client(self, http_client: HttpClient) -> openai.AsyncOpenAI:
         settings = self.client_settings(http_client)

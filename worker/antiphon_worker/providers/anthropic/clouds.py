@@ -29,6 +29,7 @@ class _CloudConnection(AnthropicConnection):
     """Authenticates with the credentials of the machine. ``region`` and ``profile`` are the provider's."""
 
     where = ""
+    signs = True
 
     def __init__(self, options: Options, region: str | None, profile: str | None = None) -> None:
         super().__init__(options)

@@ -55,7 +55,7 @@ class AnthropicConnection(Connection):
     """Sends requests with ``anthropic.AsyncAnthropic``. Key and base URL come from the options, or from ANTHROPIC_*."""
 
     sdk = anthropic
-    request_id_header = "request-id"
+    request_id_header = b"request-id"
 
     def make_client(self, http_client: HttpClient) -> anthropic.AsyncAnthropic:
         return anthropic.AsyncAnthropic(api_key=self.fixed_key(), **self.client_settings(http_client))

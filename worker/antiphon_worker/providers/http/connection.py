@@ -12,8 +12,8 @@ import ipaddress
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from msgspec import Struct, field
 
@@ -42,6 +42,8 @@ try:
         map_sdk_error,
         map_transport_error,
     )
+    from antiphon_worker.providers.http.first_attempts import Attempt, Kinds
+    from antiphon_worker.providers.http.http1 import Exchange
     from antiphon_worker.providers.http.prepared import options_of, prepare_requests
     from antiphon_worker.providers.http.transport import DirectTransport, ProxyRoutes, exchange_of, proxies_of
 except ImportError as exc:
@@ -119,19 +121,36 @@ class Answer:
 
     __slots__ = ("_pieces", "aclose", "headers", "into", "source")
 
-    def __init__(self, response: httpx2.Response) -> None:
-        self.headers: Mapping[str, str] = response.headers
-        self._pieces: AsyncIterator[bytes] | None = None
-        exchange = exchange_of(response) if "content-encoding" not in response.headers else None
+    def __init__(
+        self,
+        headers: Sequence[tuple[bytes, bytes]],
+        exchange: Exchange | None,
+        response: httpx2.Response | None,
+    ) -> None:
+        self.headers = headers
         self.source: Source | None = exchange
-        if exchange is None:
+        if exchange is not None:
+            self.into, self.aclose = exchange.into, exchange.aclose
+        else:
+            assert response is not None
             self._pieces = response.aiter_bytes()
-        self.into = exchange.into if exchange is not None else self._into
-        self.aclose = exchange.aclose if exchange is not None else response.aclose
+            self.into, self.aclose = self._into, response.aclose
         """``into`` passes each piece of the body to a function, and returns False if it does, True at the end."""
 
+    @classmethod
+    def of(cls, response: httpx2.Response) -> Self:
+        """Return the answer in a response of an SDK."""
+        exchange = exchange_of(response) if "content-encoding" not in response.headers else None
+        return cls(response.headers.raw, exchange, response)
+
+    def header(self, name: bytes) -> str:
+        """Return the value of a header, or "". The name is in lower case."""
+        for known, value in self.headers:
+            if known.lower() == name:
+                return value.decode("utf-8", "replace")
+        return ""
+
     async def _into(self, take: Callable[[bytes], bool]) -> bool:
-        assert self._pieces is not None
         async for piece in self._pieces:
             if not take(piece):
                 return False
@@ -143,7 +162,9 @@ class Connection(ABC):
 
     sdk: ClassVar[Any]
     """The module of the SDK. Both SDKs have the same names, because one generator makes them."""
-    request_id_header: ClassVar[str]
+    request_id_header: ClassVar[bytes]
+    signs: ClassVar[bool] = False
+    """True if the SDK computes headers for each request."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -151,6 +172,7 @@ class Connection(ABC):
         self._secrets = _secrets_of(options)
         self._home: tuple[str, str, int | None] | None = None  # where keys may be sent
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
+        self._kinds = Kinds()
         self._gated = False  # calls wait for rate limits
         self._scopes: dict[tuple[str, str], str] = {}  # by model and key
 
@@ -207,18 +229,18 @@ class Connection(ABC):
             headers = {"Accept-Encoding": "identity", **await self._key_headers(), **call.headers}
             client = self.client_of_this_loop()
             if call.gate is None:
-                return Answer(await self.post(client, call, headers))
+                return await self._send(client, call, headers)
             self._gated = True
             if call.gate.known:
                 await call.gate.enter(self._scope(provider, call, headers, client))
-            response = await self.post(client, call, headers)
-            if (pressure := pressure_of(response.headers.raw)) is not None:
+            answer = await self._send(client, call, headers)
+            if (pressure := pressure_of(answer.headers)) is not None:
                 try:
                     await call.gate.heard(self._scope(provider, call, headers, client), pressure)
                 except BaseException:  # cancelled: the answer will not be read
-                    await response.aclose()
+                    await answer.aclose()
                     raise
-            return Answer(response)
+            return answer
         except ProviderError as error:
             raise self.publishable(error) from None
         except (*TransportErrors, ValueError, TypeError) as exc:
@@ -232,6 +254,30 @@ class Connection(ABC):
                 if pressure is not None:
                     await call.gate.heard(self._scope(provider, call, headers, client), pressure)
             raise self.publishable(error) from None
+
+    async def _send(self, client: Any, call: Call, headers: dict[str, str]) -> Answer:
+        """Send a request: at first as one of its kind was sent before, and with the SDK unless that succeeds."""
+        attempt, kind = Attempt(), self._kind(client, call, headers)
+        like = None if kind is None else self._kinds.get(kind)
+        if like is not None:
+            exchange = await attempt.make(like, call.body)
+            if exchange is not None:
+                received, exchange.headers = exchange.headers, []
+                return Answer(received, exchange, None)
+        async with attempt.left_to_the_sdk():
+            response = await self.post(client, call, headers)
+        if kind is not None and attempt.like is not None:
+            self._kinds.learn(kind, attempt.like)
+        return Answer.of(response)
+
+    def _kind(self, client: Any, call: Call, headers: dict[str, str]) -> tuple[object, ...] | None:
+        """Return all that the head of a request depends on, or None if it may depend on more."""
+        if call.method != "POST" or call.query or call.upload is not None or self.signs:
+            return None
+        if client.custom_auth is not None or _http_log.isEnabledFor(logging.INFO):
+            return None
+        keys = client.api_key, getattr(client, "auth_token", None)
+        return (client, call.path, call.timeout, *keys, *headers.items())
 
     def _scope(self, provider: str, call: Call, headers: Mapping[str, str], client: Any) -> str:
         key = (
@@ -288,6 +334,7 @@ class Connection(ABC):
         """Close all connections, including those of other running loops. The next request opens new ones."""
         await self.aclose_here()
         clients, self._clients = self._clients, {}
+        self._kinds.forget()
         for loop, client in clients.items():
             if loop.is_running():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.close(), loop))
@@ -295,6 +342,7 @@ class Connection(ABC):
     async def aclose_here(self) -> None:
         """Close the connections of the running loop. Call it before the loop ends."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
+        self._kinds.forget()
         if client is not None:
             await client.close()
 
@@ -321,6 +369,7 @@ class Connection(ABC):
             # Sockets inherited through a fork belong to the parent process and are neither used nor closed here.
             _inherited.append(self._clients)
             self._process, self._clients = os.getpid(), {}
+            self._kinds.forget()
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
@@ -382,7 +431,8 @@ class Connection(ABC):
         return ProxyRoutes(direct, proxies, limits, given=options.proxy is not None)
 
 
-logging.getLogger("httpx2").addFilter(UrlFilter())
+_http_log = logging.getLogger("httpx2")
+_http_log.addFilter(UrlFilter())
 _inherited: list[Any] = []
 
 

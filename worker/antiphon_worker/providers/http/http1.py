@@ -160,6 +160,11 @@ class Exchange(httpx2.AsyncByteStream):
         if not self.status:
             raise self._failure()
 
+    @property
+    def encoded(self) -> bool:
+        """Return whether the body is compressed."""
+        return any(name.lower() == b"content-encoding" for name, _ in self.headers)
+
     async def into(self, take: Callable[[bytes], bool]) -> bool:
         """Pass each piece of the body to ``take`` as it arrives, until ``take`` returns False or the body ends.
 

@@ -10,7 +10,6 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TypeAlias
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -18,9 +17,9 @@ import httpx2
 from antiphon.errors import ProviderRejected
 from antiphon.input.parameters import is_header_name, is_transport_header
 from antiphon_worker.providers.http.addresses import reached
+from antiphon_worker.providers.http.first_attempts import Like, Origin, current
 from antiphon_worker.providers.http.http1 import Exchange, Http1Connection
 
-Origin: TypeAlias = tuple[str, str, int]
 _EXCHANGE = "antiphon.exchange"
 _PORTS = {"http": 80, "https": 443}
 # A model may think for minutes. Routers on the way must not take a silent connection for a dead one.
@@ -53,29 +52,36 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         self._told = self._ended, self._lost  # shared by all connections: each bound method takes 64 bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        timeouts = request.extensions.get("timeout", {})
-        origin, message = _origin(request), await _message(request)
+        attempt = current()
+        if attempt is not None and attempt.made:
+            return _response(attempt.outcome())
+        origin, body = _origin(request), await request.aread()
+        server_name = request.extensions.get("sni_hostname") or origin[1]
+        like = Like(self, origin, server_name, _head(request), request.extensions.get("timeout", {}))
+        exchange = await self.send(like, body)
+        if attempt is not None and 200 <= exchange.status < 300:
+            attempt.like = like
+        return _response(exchange)
+
+    async def send(self, like: Like, body: bytes) -> Exchange:
+        """Send a request, and return its exchange when the head of the answer has arrived. Raises httpx2's errors."""
+        timeouts = like.timeouts
         await self._enter(timeouts.get("pool"))
         try:
-            connection = self._rested(origin)
+            connection = self._rested(like.origin)
             if connection is None:
-                name = request.extensions.get("sni_hostname") or origin[1]
-                connection = await self._connect(origin, name, timeouts.get("connect"))
+                connection = await self._connect(like.origin, like.server_name, timeouts.get("connect"))
         except BaseException:
             self._leave()
             raise
+        message = b"%bContent-Length: %d\r\n\r\n%b" % (like.head, len(body), body)
         exchange = connection.begin(message, timeouts.get("read"))
         try:
             await exchange.head()
         except BaseException:
             await exchange.aclose()
             raise
-        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": exchange.reason, _EXCHANGE: exchange}
-        headers, exchange.headers = exchange.headers, []
-        response = httpx2.Response(exchange.status, headers=headers, stream=exchange, extensions=extensions)
-        if b"".join([value for _, value in headers]).isascii():
-            response.headers.encoding = "ascii"  # else httpx2 looks for it in each header
-        return response
+        return exchange
 
     async def aclose(self) -> None:
         """Close all connections, and return when they are closed. Requests under way end with an error."""
@@ -171,6 +177,15 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             self._last_gone.set()
 
 
+def _response(exchange: Exchange) -> httpx2.Response:
+    extensions = {"http_version": b"HTTP/1.1", "reason_phrase": exchange.reason, _EXCHANGE: exchange}
+    headers, exchange.headers = exchange.headers, []
+    response = httpx2.Response(exchange.status, headers=headers, stream=exchange, extensions=extensions)
+    if b"".join([value for _, value in headers]).isascii():
+        response.headers.encoding = "ascii"  # else httpx2 looks for it in each header
+    return response
+
+
 def exchange_of(response: httpx2.Response) -> Exchange | None:
     """Return the exchange of a response, or None if it came over another transport."""
     return response.extensions.get(_EXCHANGE)
@@ -198,16 +213,15 @@ def _has_come(connection: Http1Connection) -> bool:
     return bool(poll.poll(0))
 
 
-async def _message(request: httpx2.Request) -> bytes:
-    """Return the bytes of a request. Raises ``ValueError`` for a header that would not stay on its line."""
-    body = await request.aread()
+def _head(request: httpx2.Request) -> bytes:
+    """Return the head of a request up to the length of its body."""
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += [b"%b: %b" % header for header in framed(request.url.netloc, request.headers.raw, len(body))]
-    return b"\r\n".join([*lines, b"", body])
+    lines += [b"%b: %b" % header for header in framed(request.url.netloc, request.headers.raw)]
+    return b"\r\n".join([*lines, b""])
 
 
-def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers to send. The transport sets host, length and connection itself.
+def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers to send, except the length. The transport sets host, length and connection itself.
 
     Raises ``ValueError`` for a header that would not stay on its line.
     """
@@ -215,8 +229,7 @@ def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> li
     if _LINE_END.search(b"".join([value for _, value in given])):
         name = next(name for name, value in given if _LINE_END.search(value))
         raise ValueError(f"the value of the header {name[:80]!r} contains a line break or a null character")
-    sent = [header for header in given if _is_sent(header[0])]
-    return [(b"Host", host), *sent, (b"Content-Length", b"%d" % size)]
+    return [(b"Host", host), *(header for header in given if _is_sent(header[0]))]
 
 
 _LINE_END = re.compile(rb"[\r\n\0]")

@@ -107,7 +107,7 @@ class AnswerStream:
         request_id = _request_id(connection, answer)
         log.debug("%s answers, request id %s", self._provider, request_id)
         body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
-        answer.headers = {}  # the response takes more memory than the rest of an answer that is being read
+        answer.headers = ()  # the response takes more memory than the rest of an answer that is being read
         outlet.read_from(answer.source)
         try:
             with _Failures(connection, self._provider, request_id):
@@ -248,12 +248,12 @@ def _with_named_calls(result: StepResult, provider: str) -> StepResult:
 
 
 def _request_id(connection: Connection, answer: Answer) -> str | None:
-    found = answer.headers.get(connection.request_id_header) or answer.headers.get("x-request-id")
+    found = answer.header(connection.request_id_header) or answer.header(b"x-request-id")
     return connection.publishable_text(found[:LONGEST_REQUEST_ID]) if found else None
 
 
 def _is_json(answer: Answer) -> bool:
-    kind = answer.headers.get("content-type", "").lower()
+    kind = answer.header(b"content-type").lower()
     return "json" in kind and "event-stream" not in kind
 
 
