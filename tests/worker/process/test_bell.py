@@ -10,6 +10,7 @@ from antiphon.errors import StoreUnavailable
 from antiphon.input.request import AgentSpec
 from antiphon.wire.cell import Cell
 from antiphon_worker.process import consumer
+from antiphon_worker.process.turn import TurnRunner
 
 AGENT = AgentSpec(provider="scripted", model="says it back")
 
@@ -102,3 +103,25 @@ async def test_a_worker_that_stops_starts_what_it_has_claimed_though_it_cannot_r
             worker.drain()
             turn = await client.submit("s", "two", agent=AGENT)  # its bell ends the wait
         assert (await turn.result(60)).text
+
+
+async def test_the_next_claim_is_sent_before_the_turns_of_the_last_one_run(redis_url, monkeypatch):
+    """So Redis runs it meanwhile. Otherwise the two would wait for each other, and few turns would be under way."""
+    claim, run, order = Cell.claim, TurnRunner.run, []
+
+    async def claiming(cell, *args, **options):
+        order.append("claim")
+        return await claim(cell, *args, **options)
+
+    async def running(*args):
+        order.append("turn")
+        return await run(*args)
+
+    monkeypatch.setattr(Cell, "claim", claiming)
+    monkeypatch.setattr(TurnRunner, "run", running)
+    async with AsyncClient(redis_url) as client:
+        turns = [await client.submit(f"s{n}", "one", agent=AGENT) for n in range(3 * consumer.BATCH)]
+        async with running_worker(redis_url):
+            for turn in turns:
+                await turn.result(60)
+    assert order[:2] == ["claim", "claim"]

@@ -61,6 +61,8 @@ class Consumer:
         self._room = room or Room(settings.concurrency)
         self._rest = asyncio.Event()  # set while nothing is under way
         self._rest.set()
+        self._hearing: asyncio.Task[None] | None = None
+        self._claiming = self._ending = False
         self._token, self._sent = "", 0.0  # the claim without an answer, and the start of its leases
         self._lost_at = 0.0
         self._others: set[tuple[str, str]] = set()  # queues with turns of other prefixes, once logged
@@ -78,22 +80,34 @@ class Consumer:
         return [lease for lease in self._tasks.values() if lease is not None]
 
     async def run(self) -> None:
-        """Take turns until cancelled; turns under way continue."""
+        """Take turns until cancelled. Turns under way continue, and so do those that a claim under way takes."""
+        taking = asyncio.create_task(self._take())
         try:
-            await self._take()
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            self._ending = True
+            if not self._claiming:
+                taking.cancel()
+            elif self._hearing is not None and not self._hearing.done():
+                with suppress(StoreError):  # then the timeout ends the wait
+                    await self._cell.ring(self._worker)
+            await asyncio.wait([taking])
+            raise
         finally:
             await self._waiting.redis.aclose()  # so that a bell that rings now wakes another worker
 
     async def _take(self) -> None:
-        limit, more = BATCH, True
-        while True:
+        more = True
+        while not self._ending:
+            limit = await self._appetite()  # read before the bell, which may ring immediately
             places, more = await self._room.reserve(limit, more)
             try:
-                more = await self._claim(places, None if more else await self._bell())
+                self._hearing = None if more else await self._bell()
+                more = await self._claim(places)
             finally:
                 self._room.leave(places)
-            await asyncio.sleep(0)  # first let claimed turns call their models
-            limit = await self._appetite()  # read before the bell, which may ring immediately
+            if not more:
+                await asyncio.sleep(0)  # first let claimed turns call their models
 
     async def idle(self) -> None:
         """Wait until no turn is under way."""
@@ -110,10 +124,8 @@ class Consumer:
         tasks = list(self._tasks)
         for task in tasks:
             log.warning(
-                "%s could not be given back: its lease will expire",
-                task.get_name(),
-                extra={"action": "outage"},
-            )
+                "%s could not be given back: its lease will expire", task.get_name(), extra={"action": "outage"}
+            )  # fmt: skip
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -125,44 +137,33 @@ class Consumer:
             await asyncio.sleep(CALM_SECONDS / 20)
         return 1
 
-    async def _claim(self, limit: int, hearing: asyncio.Task[None] | None) -> bool:
-        """Claim once, now or when a bell rings; return whether there may be more turns to take.
-
-        After a lost answer, claim again: the same token returns the same turns. If this is cancelled during a claim,
-        the claim continues: its turns belong to this worker, and are drained with the rest.
-        """
-        if not self._token:
+    async def _claim(self, limit: int) -> bool:
+        """Claim once, now or when a bell rings; return whether there may be more turns to take."""
+        if not self._token:  # else the answer was lost, and the same token returns the same turns
             self._token, self._sent = secrets.token_hex(6), time.monotonic()
-        claiming = asyncio.create_task(self._ask(limit, hearing, self._sent + self._settings.lease))
+        self._claiming = True
         try:
-            more = await asyncio.shield(claiming)
+            more = await self._ask(limit)
         except StoreError as exc:
             await self._outage(exc)
             return True
-        except asyncio.CancelledError:
-            if hearing is not None and not hearing.done():
-                with suppress(StoreError):  # then the timeout ends the wait
-                    await self._cell.ring(self._worker)
-            with suppress(StoreError):
-                await claiming
-            raise
+        finally:
+            self._claiming = False
+            if self._hearing is not None:
+                await self._hearing
         self._back()
         return more
 
-    async def _ask(self, limit: int, hearing: asyncio.Task[None] | None, mono_deadline: float) -> bool:
-        """Claim, and start the turns immediately: any task in between would delay their model calls."""
+    async def _ask(self, limit: int) -> bool:
+        """Claim, and start the turns immediately. No task in between: the next claim is sent before they run."""
         lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
-        try:
-            claims = await self._waiting.claim(
-                self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues,
-                alone_limit=self._room_alone(), app=self._app,
-            )  # fmt: skip
-            self._token = ""
-            self._start(claims, mono_deadline)
-            return len(claims.turns) >= limit
-        finally:
-            if hearing is not None:
-                await hearing
+        claims = await self._waiting.claim(
+            self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues,
+            alone_limit=self._room_alone(), app=self._app,
+        )  # fmt: skip
+        self._token = ""
+        self._start(claims, self._sent + self._settings.lease)
+        return len(claims.turns) >= limit
 
     def _start(self, claims: Claims, mono_deadline: float) -> None:
         for turn in claims.turns:

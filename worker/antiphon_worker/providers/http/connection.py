@@ -266,7 +266,7 @@ class Connection(ABC):
                 return Answer(received, exchange, None)
         async with attempt.left_to_the_sdk():
             response = await self.post(client, call, headers)
-        if kind is not None and attempt.like is not None:
+        if kind is not None and attempt.like is not None and client.custom_auth is None:
             self._kinds.learn(kind, attempt.like)
         return Answer.of(response)
 
@@ -274,7 +274,7 @@ class Connection(ABC):
         """Return all that the head of a request depends on, or None if it may depend on more."""
         if call.method != "POST" or call.query or call.upload is not None or self.signs:
             return None
-        if client.custom_auth is not None or _http_log.isEnabledFor(logging.INFO):
+        if _http_log.isEnabledFor(logging.INFO):
             return None
         keys = client.api_key, getattr(client, "auth_token", None)
         return (client, call.path, call.timeout, *keys, *headers.items())
