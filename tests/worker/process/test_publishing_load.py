@@ -144,13 +144,14 @@ def test_many_streams_join_their_deltas_and_keep_their_first_ones_quick(monkeypa
     cell = streamed(monkeypatch, 800, 1.0)
     pieces = sum(map(len, cell.late.values()))
     assert pieces == pytest.approx(40_000, rel=0.03)
-    assert cell.reads < 1.05 * cell.sends < 0.6 * pieces
+    assert cell.sends < 0.55 * pieces
+    assert cell.reads < 1.05 * cell.sends
     assert max(late[0] for late in cell.late.values()) < 0.01
     assert max(map(max, cell.late.values())) < 0.045
 
 
 def test_the_window_grows_before_the_most_sends_a_second_are_reached(monkeypatch):
-    sends = {number: streamed(monkeypatch, number, 1.0).sends for number in (200, 300, 450)}
+    sends = {number: streamed(monkeypatch, number, 1.0).sends for number in (200, 300, 500)}
     assert sends[200] == pytest.approx(10_000, rel=0.03)
     assert max(sends.values()) < 1.1 * windows.SENDS_A_SECOND
 

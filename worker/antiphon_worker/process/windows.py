@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-WINDOW_SECONDS, LONGEST_WINDOW_SECONDS = 0.015, 0.036
+WINDOW_SECONDS, LONGEST_WINDOW_SECONDS = 0.015, 0.038
 SENDS_A_SECOND = 12_500
 
 
