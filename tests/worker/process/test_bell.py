@@ -120,8 +120,28 @@ async def test_the_next_claim_is_sent_before_the_turns_of_the_last_one_run(redis
     monkeypatch.setattr(Cell, "claim", claiming)
     monkeypatch.setattr(TurnRunner, "run", running)
     async with AsyncClient(redis_url) as client:
-        turns = [await client.submit(f"s{n}", "one", agent=AGENT) for n in range(3 * consumer.BATCH)]
+        turns = [await client.submit(f"s{n}", "one", agent=AGENT) for n in range(3 * consumer.MANY)]
         async with running_worker(redis_url):
             for turn in turns:
                 await turn.result(60)
     assert order[:2] == ["claim", "claim"]
+
+
+async def test_a_claim_asks_for_more_turns_while_some_are_left(redis_url, monkeypatch):
+    """Otherwise a worker that waits for a core takes fewer turns a second than arrive, and the backlog grows."""
+    claim, asked = Cell.claim, []
+
+    async def claiming(cell, *args, **options):
+        claims = await claim(cell, *args, **options)
+        asked.append((options["limit"], len(claims.turns)))
+        return claims
+
+    monkeypatch.setattr(Cell, "claim", claiming)
+    few, many = consumer.FEW, consumer.MANY
+    async with AsyncClient(redis_url) as client:
+        turns = [await client.submit(f"s{n}", "one", agent=AGENT) for n in range(2 * many + 1)]
+        async with running_worker(redis_url):
+            for turn in turns:
+                await turn.result(60)
+            await (await client.submit("later", "one", agent=AGENT)).result(60)
+    assert [one for one in asked if one[1]] == [(many, many), (many, many), (many, 1), (few, 1)]

@@ -21,7 +21,7 @@ from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.consumer")
 
-BATCH = 8
+FEW, MANY = 8, 16  # turns of a claim: more after one that brought all it asked for, so that no backlog lasts
 BELL_SECONDS = 1
 OUTAGE_PAUSE_SECONDS = 0.5
 CALM_SECONDS = 1.0
@@ -99,7 +99,7 @@ class Consumer:
     async def _take(self) -> None:
         more = True
         while not self._ending:
-            limit = await self._appetite()  # read before the bell, which may ring immediately
+            limit = await self._appetite(more)  # read before the bell, which may ring immediately
             places, more = await self._room.reserve(limit, more)
             try:
                 self._hearing = None if more else await self._bell()
@@ -129,11 +129,11 @@ class Consumer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _appetite(self) -> int:
+    async def _appetite(self, more: bool) -> int:
         """Return how many turns to take next. If deltas are late, wait up to a second, then take one."""
         for _ in range(20):
             if not self._tasks or not self._late():
-                return BATCH
+                return MANY if more else FEW
             await asyncio.sleep(CALM_SECONDS / 20)
         return 1
 
