@@ -6,7 +6,7 @@ from bench.results import Plan, Result
 
 TITLE = "live streams in one worker process, every delta logged and published"
 PACES = (20, 50, 100)
-NUMBERS = (50, 100, 200, 400, 500, 600, 800, MOST)
+NUMBERS = (50, 100, 200, 400, 500, 600, 700, 800, MOST)
 MOST_CHUNKS = 60_000
 SAMPLE = 40
 LAG_LIMIT_MS = 50.0
