@@ -874,7 +874,8 @@ class Budgets(Synchronous[AsyncBudgets]):
 
         ``tenant=`` lists the budgets of one tenant or its users. A page has about 50 names, sorted within the page
         only. A name may be repeated while budgets change. Budgets that an App declares are not listed. Raises
-        ``UsageError`` for an invalid ``cursor``, and ``StoreError``.
+        ``StoreError``, and ``UsageError`` for an invalid ``cursor``, for budgets of one name, and for ``tenant=``
+        with another scope than ``"tenant"`` and ``"user"``.
 
         >>> page = client.budgets("tenant", None).page()
         >>> [(one.name, one.state.budget.limit) for one in page.budgets]

@@ -345,7 +345,8 @@ def _listed(argv: list[str]) -> list[str]:
 def export(argv: list[str]) -> int:
     """Print the content of a session, of a tenant or of a user as lines of JSON
 
-    Each line has a `type`: `session`, followed by its turns (`turn`) and schedules (`schedule`).
+    Each line has a `type`: `session`, followed by its turns (`turn`) and schedules (`schedule`). The events that were
+    sent to a tenant come last (`event`).
     """
     options = _content_parser(export).parse_args(argv)
 

@@ -98,7 +98,8 @@ FORMATS: dict[str, Callable[[str], Any]] = {
 def misfits(value: Any, schema: Schema) -> list[str]:
     """Return the first reasons why the value does not match the schema, and where. Empty if it matches.
 
-    A keyword with an invalid value counts as not matched.
+    A keyword with an invalid value counts as not matched, except for a pattern: one that needs look-around or
+    back-references, or is no pattern, counts as matched.
     """
     try:
         return list(islice(_Look(schema).at(value, schema, "$", 0), MOST_REASONS))
