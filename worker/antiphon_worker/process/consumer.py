@@ -21,7 +21,7 @@ from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.consumer")
 
-FEW, MANY = 8, 16  # turns of a claim: more after one that brought all it asked for, so that no backlog lasts
+FEW, MANY = 8, 16  # turns of a claim: more after one that brought all it asked for, so that a backlog shrinks
 BELL_SECONDS = 1
 OUTAGE_PAUSE_SECONDS = 0.5
 CALM_SECONDS = 1.0
